@@ -120,7 +120,7 @@ fn ms(millis: f64) -> Option<Duration> {
 }
 
 fn context() -> Context {
-    Context { folder: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() }
+    Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() }
 }
 
 fn row(what: &str, median: Duration, bar: Option<Duration>) {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use guard::agent::{OutputFormat, Reading, named};
+use guard::agent::{OutputFormat, OutputParser, named};
 use guard::agent_exec::{ExecRequest, Executor, Running};
 
 /// The ordinary user that root's measurements are taken as.
@@ -192,7 +192,8 @@ impl Bench {
         let [seconds] = self.medians(
             8,
             [&|| {
-                let mut reading = Reading::new(named("gemini").expect("an adapter"), OutputFormat::default());
+                let mut reading =
+                    OutputParser::new(named("gemini").expect("an adapter"), OutputFormat::default());
                 let (mut events, began) = (0usize, Instant::now());
                 for piece in stream.chunks(64 << 10) {
                     reading.feed(piece, |event| events += usize::from(!event.message.is_empty()));
@@ -369,7 +370,7 @@ impl Bench {
         }
         let url = format!("http://{}", serve());
         let adapter = named("gemini").expect("an adapter");
-        let ask = guard::agent::Ask {
+        let ask = guard::agent::InvocationSpec {
             format: OutputFormat::default(),
             prompt: "say something".to_string(),
             model: Some("gemini-2.5-flash".to_string()),

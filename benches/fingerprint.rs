@@ -138,7 +138,7 @@ fn measure(what: &str, common: &Path) {
         let mut bare = git(common, &["for-each-ref"]);
         timed(&mut times[0], || assert!(bare.status().expect("git runs").success()));
         let before = timed(&mut times[1], || Fingerprint::take(common).expect("a look"));
-        let after = timed(&mut times[2], || before.again().expect("a look"));
+        let after = timed(&mut times[2], || before.retake().expect("a look"));
         let found = timed(&mut times[3], || before.compare(&after, &ExpectedChanges::default()));
         assert!(found.is_empty(), "{found:?}");
     }

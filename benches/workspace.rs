@@ -100,7 +100,7 @@ fn set_up(files: usize, refs: usize, rounds: usize) {
         let begun = Instant::now();
         let mut workspace = place.open(&name);
         ours.push(begun.elapsed());
-        workspace.settle(KeepPolicy::Auto).unwrap();
+        workspace.dispose(KeepPolicy::Auto).unwrap();
         let to = place.0.join(format!("bare{round}"));
         let begun = Instant::now();
         git(
@@ -134,7 +134,7 @@ fn receive(commits: usize, rounds: usize) {
         let begun = Instant::now();
         workspace.receive(&Limits::default()).unwrap();
         ours.push(begun.elapsed());
-        workspace.settle(KeepPolicy::Discard).unwrap();
+        workspace.dispose(KeepPolicy::Discard).unwrap();
         std::fs::remove_dir_all(clone).unwrap();
     }
     if commits == 1 {

@@ -1,13 +1,13 @@
-// Makes node's own `fetch` use the proxy from the environment variables. Node does so itself from 22.21 and 24.5 on.
-// NODE_OPTIONS requires this script in runs that have a proxy. It loads nothing until the program fetches something,
-// because every start of node pays for this code.
+// Makes node's built-in `fetch` use the proxy from the environment variables. Node does so itself since 22.21 and 24.5.
+// guard loads this script into every node process of a run through NODE_OPTIONS. To keep node's start fast, the script
+// loads no modules until the program calls `fetch`.
 'use strict';
 (() => {
   const proxy = process.env.https_proxy || process.env.http_proxy;
   const [major, minor] = process.versions.node.split('.').map(Number);
-  const knows = major > 24 || (major === 24 && minor >= 5) || (major === 22 && minor >= 21);
+  const supportsProxy = major > 24 || (major === 24 && minor >= 5) || (major === 22 && minor >= 21);
   const { fetch } = globalThis;
-  if (!proxy || knows || !fetch) return;
+  if (!proxy || supportsProxy || !fetch) return;
 
   const key = Symbol.for('undici.globalDispatcher.1');
   let isInstalled = false;
@@ -21,7 +21,7 @@
     });
   };
 
-  // A tunnel for TLS. If the proxy refuses, the program gets the proxy's message as the error.
+  // Opens a tunnel for TLS. If the proxy refuses, the program gets the proxy's message as the error.
   const connect = (options, callback) => {
     const net = require('node:net');
     const tls = require('node:tls');
@@ -30,9 +30,9 @@
     const port = Number(givenPort) || (isTls ? 443 : 80);
     const host = hostname.replace(/^\[|\]$/g, '');
     const once = (error, socket) => {
-      const tell = callback;
+      const report = callback;
       callback = () => {};
-      tell(error, socket);
+      report(error, socket);
     };
     const secured = (socket) => {
       const name = servername || (net.isIP(host) ? undefined : host);
@@ -46,14 +46,14 @@
       return;
     }
     const authority = `${net.isIPv6(host) ? `[${host}]` : host}:${port}`;
-    const way = new URL(proxy);
+    const proxyUrl = new URL(proxy);
     const request = require('node:http').request({
-      host: way.hostname, port: way.port, method: 'CONNECT', path: authority, headers: { host: authority }, agent: false,
+      host: proxyUrl.hostname, port: proxyUrl.port, method: 'CONNECT', path: authority, headers: { host: authority }, agent: false,
     });
     request.once('error', (error) => once(error));
     const refused = (response) => {
       request.destroy();
-      once(new Error(response.statusMessage || `the proxy answers ${response.statusCode}`));
+      once(new Error(response.statusMessage || `the proxy responded with status ${response.statusCode}`));
     };
     request.once('response', refused);
     request.once('connect', (response, socket) => {
@@ -70,10 +70,10 @@
   const install = () => {
     if (isInstalled) return;
     isInstalled = true;
-    // Naming one of its classes loads node's undici, which sets the dispatcher that is replaced here.
+    // Access to one of its classes loads node's undici, which sets the default dispatcher that is replaced below.
     void globalThis.Response;
     const usual = globalThis[key];
-    // A program's own dispatcher is left alone.
+    // Leave a dispatcher alone that the program has installed itself.
     if (!usual || usual.constructor.name !== 'Agent') return;
     class Dispatcher extends usual.constructor {
       // For plain HTTP, the request line to the proxy holds the whole address.

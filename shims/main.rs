@@ -1,15 +1,15 @@
 //! The shim: the agent finds it on PATH as `git`, `sh`, `bash` and so on. It executes the real program, or prints why
-//! that was denied.
+//! the supervisor denied it.
 //!
 //! It is blocking code with no dependencies but `std` and no configuration. `build.rs` compiles it separately, and
-//! guard embeds it in its binary. The supervisor judges the real program's start like every other. If it denies it, the
-//! shim asks the supervisor for the reason. So the shim is no part of the security boundary: neither it nor a
-//! replacement for it can start anything that is not allowed.
+//! guard embeds it in its binary. The supervisor judges the exec of the real program like every other. If it denies
+//! the exec, the shim asks it for the reason. So the shim is not part of the security boundary: neither it nor a
+//! replacement for it can start a program that is not allowed.
 #![allow(clippy::print_stderr, reason = "the refusal is printed where the agent looks")]
 
 #[path = "../src/supervisor/shim/protocol.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the supervisor's half of the protocol is in the same file")]
-mod wire;
+mod protocol;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use wire::{Answer, Question, SOCKET_VARIABLE, is_relevant};
+use protocol::{Answer, Question, SOCKET_VARIABLE, is_relevant};
 
 /// The exit code of a denied command: "cannot execute", as in shells.
-const REFUSED: u8 = 126;
+const DENIED: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// How long to wait for the supervisor.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long to wait for the supervisor's answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
@@ -35,76 +35,77 @@ fn main() -> ExitCode {
 
 fn shim(argv: &[OsString]) -> u8 {
     let name = argv.first().map(Path::new).and_then(Path::file_name).unwrap_or(OsStr::new(""));
-    let Some(program) = real(name) else {
+    let Some(program) = find_real_program(name) else {
         eprintln!("guard: {}: command not found", name.to_string_lossy());
         return NOT_FOUND;
     };
     // The supervisor judges this exec. Most commands are allowed, so asking first would be a second question for each.
-    let error = become_program(&program, argv);
+    let error = exec_program(&program, argv);
     if error.kind() != std::io::ErrorKind::PermissionDenied {
         eprintln!("guard: {}: {error}", program.display());
-        return REFUSED;
+        return DENIED;
     }
-    match ask(argv) {
-        Ok(Answer::Go) => eprintln!("guard: {}: {error}", program.display()),
+    match ask_for_reason(argv) {
+        Ok(Answer::Allow) => eprintln!("guard: {}: {error}", program.display()),
         Ok(Answer::Deny(message)) => eprintln!("{message}"),
         Err(problem) => {
             let name = name.to_string_lossy();
             eprintln!(
-                "guard: Permission denied: {name}: the supervisor cannot be asked ({problem}). Do not retry."
+                "guard: Permission denied: {name}: cannot ask the supervisor for the reason ({problem}). Do not retry."
             );
         }
     }
-    REFUSED
+    DENIED
 }
 
-fn ask(argv: &[OsString]) -> Result<Answer, String> {
+fn ask_for_reason(argv: &[OsString]) -> Result<Answer, String> {
     let socket = std::env::var_os(SOCKET_VARIABLE).ok_or_else(|| format!("{SOCKET_VARIABLE} is not set"))?;
     let question = Question {
         argv: argv.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
-        folder: std::env::current_dir().map_err(|error| error.to_string())?.into_os_string().into_vec(),
+        directory: std::env::current_dir().map_err(|error| error.to_string())?.into_os_string().into_vec(),
         environment: std::env::vars_os()
             .map(
                 |(name, value)| {
-                    if skips_hooks(&name, &value) { (name, DROPPED.into()) } else { (name, value) }
+                    if sets_hooks_path(&name, &value) { (name, DROPPED.into()) } else { (name, value) }
                 },
             )
             .filter(|(name, _)| is_relevant(name.as_bytes()))
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
             .collect(),
     };
-    let talk = || -> std::io::Result<Answer> {
+    let exchange = || -> std::io::Result<Answer> {
         let mut stream = UnixStream::connect(Path::new(&socket))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         question.write(&mut stream)?;
         Answer::read(&mut stream)
     };
-    talk().map_err(|error| error.to_string())
+    exchange().map_err(|error| error.to_string())
 }
 
-/// The key that replaces a setting which is not passed on.
+/// The git configuration key that replaces `core.hooksPath` in the environment of the real program.
 const DROPPED: &str = "guard.dropped";
 
-/// Whether a variable sets git's `core.hooksPath`. Agents set it for every command to keep the repository's hooks from
-/// running. Here the hooks run in the sandbox too, so the shim drops the setting instead of having the command denied.
-fn skips_hooks(name: &OsStr, value: &OsStr) -> bool {
+/// Whether an environment variable sets git's `core.hooksPath`. Some agents set it for every command to keep the
+/// repository's hooks from running. In the sandbox the hooks are harmless, so the shim drops the setting; otherwise the
+/// policy would deny every such command.
+fn sets_hooks_path(name: &OsStr, value: &OsStr) -> bool {
     name.as_bytes().starts_with(b"GIT_CONFIG_KEY_")
         && value.as_bytes().eq_ignore_ascii_case(b"core.hookspath")
 }
 
 /// Executes the real program. Returns only on failure, with the error.
-fn become_program(program: &Path, argv: &[OsString]) -> std::io::Error {
-    let dropped = std::env::vars_os().filter(|(name, value)| skips_hooks(name, value));
+fn exec_program(program: &Path, argv: &[OsString]) -> std::io::Error {
+    let dropped = std::env::vars_os().filter(|(name, value)| sets_hooks_path(name, value));
     let dropped = dropped.map(|(name, _)| (name, DROPPED));
     Command::new(program).arg0(&argv[0]).args(&argv[1..]).envs(dropped).exec()
 }
 
-/// The next program of that name on PATH that is not a shim.
-fn real(name: &OsStr) -> Option<PathBuf> {
+/// Finds the first program of that name on PATH that is not the shim itself.
+fn find_real_program(name: &OsStr) -> Option<PathBuf> {
     let own = std::fs::metadata("/proc/self/exe").ok()?;
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(name)).find(
+    std::env::split_paths(&path).filter(|entry| entry.is_absolute()).map(|entry| entry.join(name)).find(
         |file| {
             std::fs::metadata(file).is_ok_and(|found| {
                 let is_shim = found.dev() == own.dev() && found.ino() == own.ino();

@@ -1,6 +1,6 @@
 //! Enums whose variants each have one fixed string, written in one table.
 
-/// Defines such an enum, with `ALL`, `as_str`, `Display`, `Serialize` and `FromStr`.
+/// Defines an enum from a table of variants and strings, with `ALL`, `as_str`, `Display`, `Serialize` and `FromStr`.
 macro_rules! string_enum {
     (
         $(#[$meta:meta])*
@@ -18,7 +18,7 @@ macro_rules! string_enum {
             /// Every variant, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The string that files and output have for it.
+            /// The string that files and output use for the variant.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+

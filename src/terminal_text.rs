@@ -1,8 +1,9 @@
-//! Text that an agent or another stranger chose → text that guard can show to a person.
+//! Makes untrusted text, such as an agent's file names, safe to show on a terminal or in a report.
 //!
-//! Control characters move the cursor, bidirectional controls change the order in which others are drawn, and characters
-//! that are not drawn make two texts look alike. Everything in guard that shows such text uses these functions, so that
-//! there is one set of characters. What is drawn is left as it is: letters that look like others are not found here.
+//! Control characters move the cursor, bidirectional controls change the order in which other characters are drawn, and
+//! invisible characters make two different texts look alike. All code in guard that shows untrusted text uses these
+//! functions, so that there is one set of unsafe characters. Visible characters pass unchanged, including letters that
+//! look like other letters.
 
 use std::borrow::Cow;
 
@@ -16,20 +17,20 @@ pub(crate) fn is_invisible(character: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Whether a character must not reach a terminal or a line of a report as it is.
+/// Whether a character must be replaced or escaped before it reaches a terminal or a line of a report.
 pub(crate) fn is_unsafe(character: char) -> bool {
     let number = u32::from(character);
-    // The last two of every plane, and 32 more, are no characters and will never be.
+    // Unicode reserves the last two code points of every plane, and 32 more, as noncharacters.
     let is_noncharacter = number & 0xfffe == 0xfffe || (0xfdd0..=0xfdef).contains(&number);
     character.is_control() || is_invisible(character) || is_noncharacter
 }
 
-/// The text with U+FFFD, which is drawn, in the place of every unsafe character, line ends among them.
+/// Replaces every unsafe character, including line ends, with U+FFFD.
 pub(crate) fn replace(text: &str) -> String {
     text.chars().map(|one| if is_unsafe(one) { '\u{fffd}' } else { one }).collect()
 }
 
-/// The same as one line to read: tabs and line ends become blanks.
+/// Turns the text into one line: tabs and line ends become spaces, other unsafe characters U+FFFD.
 pub(crate) fn one_line(text: &str) -> String {
     let shown = |one: char| match one {
         '\t' | '\n' | '\r' => ' ',
@@ -39,7 +40,7 @@ pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// The text with every unsafe character spelled out (`\u{202e}`, `\n`); tabs stay.
+/// Escapes every unsafe character except tabs, as in `\u{202e}` or `\n`.
 pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return text.into();
@@ -55,7 +56,7 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// The beginning and the end of a text that is longer than `most` bytes, with the count of what was left out between them.
+/// Shortens a text of more than `most` bytes to its beginning and end, with the number of omitted bytes between them.
 pub(crate) fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return text.into();
@@ -65,13 +66,13 @@ pub(crate) fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     format!("{head}… ({left_out} bytes not shown) …{tail}").into()
 }
 
-/// The first bytes of a text, at most so many.
+/// The beginning of a text: at most `most` bytes, cut at a character boundary.
 pub(crate) fn before(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     &text[..end.unwrap_or(0)]
 }
 
-/// The last bytes of a text, at most so many.
+/// The end of a text: at most `most` bytes, cut at a character boundary.
 pub(crate) fn after(text: &str, most: usize) -> &str {
     let start = (text.len().saturating_sub(most)..=text.len()).find(|&at| text.is_char_boundary(at));
     &text[start.unwrap_or(0)..]

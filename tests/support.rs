@@ -29,7 +29,7 @@ pub(crate) fn strict() -> &'static Policy {
 }
 
 pub(crate) fn context() -> Context {
-    Context { folder: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() }
+    Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() }
 }
 
 pub(crate) fn shell(policy: &Policy, text: impl AsRef<[u8]>) -> Verdict {

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use guard::agent::{AGENTS, Adapter, Ending, OutputFormat, Reading, named};
+use guard::agent::{AGENTS, Adapter, Ending, OutputFormat, OutputParser, named};
 use libfuzzer_sys::fuzz_target;
 
 static ADAPTERS: LazyLock<Vec<Adapter>> =
@@ -21,12 +21,12 @@ fuzz_target!(|bytes: &[u8]| {
         0..=7 => Ending::Code(0),
         8..=11 => Ending::Code(i32::from(*pieces)),
         12..=13 => Ending::Signal(9),
-        _ => Ending::Cut,
+        _ => Ending::EndedByGuard,
     };
     let (out, elsewhere) = rest.split_at(rest.len() - rest.len() * usize::from(pieces & 3) / 4);
     let elsewhere = String::from_utf8_lossy(elsewhere);
     let read = |length: usize| {
-        let (mut reading, mut events) = (Reading::new(adapter.clone(), format), Vec::new());
+        let (mut reading, mut events) = (OutputParser::new(adapter.clone(), format), Vec::new());
         for piece in out.chunks(length.max(1)) {
             reading.feed(piece, |event| events.push(event));
         }
@@ -36,5 +36,5 @@ fuzz_target!(|bytes: &[u8]| {
     let (events, end) = read(out.len());
     assert_eq!(read(1 + usize::from(pieces >> 2)), (events, end.clone()));
     assert!(!end.success || (ending == Ending::Code(0) && end.error.is_none()));
-    assert_eq!(end.error.is_none(), end.success || ending == Ending::Cut);
+    assert_eq!(end.error.is_none(), end.success || ending == Ending::EndedByGuard);
 });

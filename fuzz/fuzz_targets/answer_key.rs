@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use guard::egress::key_removal::{Cutter, Forms};
+use guard::egress::key_removal::{KeyForms, KeyMasker};
 use libfuzzer_sys::fuzz_target;
 
 // The first byte: how long the pieces are; the second: how long the key is, which comes first.
@@ -14,16 +14,16 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     }
     let (key, body) = rest.split_at(length);
-    let Some(forms) = Forms::of(key) else { return };
+    let Some(forms) = KeyForms::new(key) else { return };
     let mut whole = body.to_vec();
-    forms.cut_whole(&mut whole);
-    let mut cutter = Cutter::new(Rc::new(forms));
+    forms.mask_all(&mut whole);
+    let mut masker = KeyMasker::new(Rc::new(forms));
     let mut cut = Vec::new();
     for piece in body.chunks(1 + usize::from(*pieces)) {
-        cut.extend_from_slice(&cutter.feed(piece.to_vec().into()));
-        assert!(cutter.held() < 3 * length);
+        cut.extend_from_slice(&masker.feed(piece.to_vec().into()));
+        assert!(masker.held() < 3 * length);
     }
-    cut.extend_from_slice(&cutter.rest());
+    cut.extend_from_slice(&masker.finish());
     assert_eq!(cut, whole);
     assert_eq!(cut.len(), body.len());
     // A key of asterisks is cut by asterisks.

@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     let argv: Vec<Vec<u8>> = std::iter::once(b"git".as_slice()).chain(words).map(<[u8]>::to_vec).collect();
-    let context = Context { folder: Cwd::Known(b"/work".to_vec()), environment, ..Context::default() };
+    let context = Context { cwd: Cwd::Known(b"/work".to_vec()), environment, ..Context::default() };
     let (plain, _) = judge(&POLICY, &Request::Argv(argv.clone()), &context);
     for wrapper in [[b"nohup".as_slice()].as_slice(), &[b"env", b"NOT_USED_BY_ANY_INPUT=1"]] {
         let wrapped = wrapper.iter().map(|word| word.to_vec()).chain(argv.clone()).collect();

@@ -1,7 +1,7 @@
 //! Any text as a host, a host with a port and an entry of a policy: one spelling, and what is covered is allowed.
 #![no_main]
 
-use guard::policy::{Host, HostEntry, Way};
+use guard::policy::{Host, HostAccess, HostEntry};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -12,7 +12,7 @@ fuzz_target!(|text: &str| {
     let (Ok(wide), Ok(narrow)) = (HostEntry::parse(left), HostEntry::parse(right)) else { return };
     for host in ["a.b", "b", "10.0.0.1", "::1", "127.0.0.1"].iter().filter_map(|host| Host::parse(host).ok())
     {
-        for way in [Way::Tunnel, Way::Request { method: "GET", path: "/a" }] {
+        for way in [HostAccess::Tunnel, HostAccess::Request { method: "GET", path: "/a" }] {
             let allowed = |entry: &HostEntry| entry.matches(&host, 80, way);
             assert!(!wide.covers(&narrow) || !allowed(&narrow) || allowed(&wide), "{wide} covers {narrow}");
         }

@@ -12,7 +12,7 @@ static POLICY: LazyLock<Policy> =
     LazyLock::new(|| load("strict", &PolicyDirs::default()).expect("the built-in policy loads"));
 
 fuzz_target!(|text: &[u8]| {
-    let context = Context { folder: Cwd::Known(b"/work".to_vec()), ..Context::default() };
+    let context = Context { cwd: Cwd::Known(b"/work".to_vec()), ..Context::default() };
     let (verdict, analysis) = judge(&POLICY, &Request::Shell(text.to_vec()), &context);
     let _ = verdict.refusal_line();
     for intent in &analysis.intents {

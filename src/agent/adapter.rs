@@ -15,16 +15,16 @@ use serde_json::Value;
 
 use crate::policy::{Config, ConfigError};
 
-/// How a CLI prints what it does.
+/// The format of an agent CLI's standard output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputFormat {
-    /// An object on each line as it goes on, the last one saying how it ended.
+    /// One JSON object per line while the agent works. The last line reports success or failure.
     #[default]
     StreamJson,
-    /// One object at the end.
+    /// A single JSON object when the agent has finished.
     Json,
-    /// Words for people. Nothing in them says that all went well: the code and an answer must do.
+    /// Plain text. It does not report success, so exit code 0 together with a non-empty answer counts as success.
     Text,
 }
 
@@ -46,15 +46,15 @@ pub struct Adapter {
     /// The adapter's name, which is the file name without its extension.
     #[serde(skip)]
     pub name: String,
-    /// A description for people.
+    /// A one-line description of the agent.
     pub description: String,
     /// File names of the CLI's executable, by which `of_program` recognizes it.
     pub programs: Vec<String>,
-    /// Whether the project's tests drive the real program.
+    /// Whether guard's own test suite runs the real CLI.
     pub is_tested: bool,
-    /// The oldest version that guard can drive, and the reason.
+    /// The oldest supported version of the CLI, and why older ones do not work.
     pub oldest: Option<Oldest>,
-    /// The newest version that was tried.
+    /// The newest version of the CLI that was tested.
     pub newest: Option<String>,
     /// The npm package whose `package.json` states the installed version.
     pub package: Option<String>,
@@ -94,7 +94,7 @@ pub struct Adapter {
     pub uses_login: bool,
 }
 
-/// A login with an account instead of an API key, for users who let runs copy it.
+/// A login with an account instead of an API key. guard copies it into runs only if the user has enabled that.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Login {
@@ -112,7 +112,7 @@ pub struct Login {
     pub replace: BTreeMap<String, String>,
 }
 
-/// The oldest version of a CLI that guard can drive.
+/// The oldest supported version of a CLI.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Oldest {
@@ -190,7 +190,8 @@ pub struct CommandLine {
     pub format_options: Vec<String>,
     /// Options that select an output format by themselves.
     pub format_flags: BTreeMap<String, OutputFormat>,
-    /// Variables of [`Start::environment`] that guard leaves to the user when the CLI runs on a terminal.
+    /// Variables of [`Start::environment`] that guard does not set when the CLI runs on a terminal, so that the
+    /// user's own values apply.
     pub of_the_terminal: Vec<String>,
 }
 
@@ -221,7 +222,7 @@ pub struct History {
     pub home_file: Vec<HomeFile>,
 }
 
-/// The values of `{approval}`, which tell a CLI whether to ask the user before it acts.
+/// The values of `{approval}`: the CLI's argument for whether to ask the user before it acts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
@@ -273,13 +274,13 @@ pub struct EventRule {
     pub when: Option<When>,
     /// The type of the event that guard reports for the line.
     pub becomes: EventType,
-    /// The path of a message for people.
+    /// The path of the text that becomes the event's message.
     pub text: Option<String>,
     /// The path of the session id.
     pub session: Option<String>,
-    /// `text` is part of the answer when this condition holds.
+    /// When this condition holds, `text` is appended to the answer.
     pub answer_when: Option<When>,
-    /// Discard the answer collected so far: it was intermediate output.
+    /// Whether to discard the answer collected so far, because it was intermediate output.
     #[serde(default)]
     pub restarts_answer: bool,
     /// The path of the complete answer. If the path is set and the value is missing, the run did not succeed.
@@ -379,15 +380,17 @@ impl Adapter {
         self.has_sessions() && self.start.begin_session.is_empty()
     }
 
+    /// The error kind that the adapter assigns to an exit code.
     pub(super) fn kind_of_exit(&self, code: i32) -> Option<ErrorKind> {
         self.exits.get(&code.to_string()).copied()
     }
 
-    pub(super) fn kind_of_words(&self, words: &str) -> Option<ErrorKind> {
-        let words = words.to_lowercase();
-        let fits =
-            |rule: &&MessageRule| rule.contains.iter().any(|part| words.contains(&part.to_lowercase()));
-        self.message.iter().find(fits).map(|rule| rule.kind)
+    /// The error kind that the adapter's phrases indicate for a text of the CLI.
+    pub(super) fn kind_of_message(&self, text: &str) -> Option<ErrorKind> {
+        let text = text.to_lowercase();
+        let matches =
+            |rule: &&MessageRule| rule.contains.iter().any(|part| text.contains(&part.to_lowercase()));
+        self.message.iter().find(matches).map(|rule| rule.kind)
     }
 }
 

@@ -1,7 +1,8 @@
-//! Something that happened, for whoever watches an agent.
+//! The events that guard reports while an agent works.
 //!
-//! Soft-typed: what it means is said by names, not by the shape. Readers ignore types and fields they do not know, ids say
-//! nothing but which one, and an event tells what is so, never what to do: reading it twice changes nothing.
+//! The format is open: `event_type` names the meaning, and `data` may hold anything. Readers must ignore event types and
+//! fields that they do not know, and must treat ids as opaque. An event states a fact and never a command, so a reader
+//! may process it twice.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -12,32 +13,33 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// Something an agent did, or that was done about it.
+/// An event of an agent's run: something that the agent printed, or that guard did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentEvent {
-    /// The event type: `agent.…` for the agent's output, `exec.…` for what `guard exec` does; everything else is an event of
-    /// the run. New types may be added.
+    /// The event type: `agent.…` for the agent's output, `exec.…` for actions of `guard exec`, any other for events of the
+    /// run's transcript. Later versions may add types.
     pub event_type: String,
-    /// One line for people.
+    /// A short description.
     #[serde(default)]
     pub message: String,
-    /// The time: RFC 3339, UTC.
+    /// When the event happened (RFC 3339, UTC).
     #[serde(default = "never", serialize_with = "write_time", deserialize_with = "read_time")]
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub timestamp: SystemTime,
-    /// The agent's own object, or data of this event type. Fields may be added.
+    /// For `agent.…`, the JSON object that the agent printed; otherwise data specific to the event type. Later versions may
+    /// add fields.
     #[serde(default)]
     pub data: Value,
 }
 
 impl AgentEvent {
-    /// An event of this moment.
+    /// Creates an event with the current time.
     pub fn new(event_type: impl Into<String>, message: impl Into<String>, data: Value) -> Self {
         Self { event_type: event_type.into(), message: message.into(), timestamp: SystemTime::now(), data }
     }
 }
 
-/// The time of an event that does not say when it was.
+/// The timestamp of an event that was stored without one.
 fn never() -> SystemTime {
     SystemTime::UNIX_EPOCH
 }
@@ -47,7 +49,8 @@ fn write_time<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error
     to.collect_str(&time)
 }
 
-/// Text, as it is written here; or the two numbers that serde makes of a time elsewhere.
+/// Parses a timestamp: RFC 3339 text as guard writes it, or the object with seconds and nanoseconds that serde's
+/// default for `SystemTime` writes.
 fn read_time<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
     struct Time;
 
@@ -74,7 +77,7 @@ fn read_time<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error>
             let since = Duration::from_secs(seconds).checked_add(Duration::from_nanos(nanoseconds));
             since
                 .and_then(|since| never().checked_add(since))
-                .ok_or_else(|| de::Error::custom("no such time"))
+                .ok_or_else(|| de::Error::custom("the timestamp is out of range"))
         }
     }
 

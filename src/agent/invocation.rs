@@ -1,4 +1,4 @@
-//! Turns a question to an agent ([`Ask`]) into a command line for its CLI ([`Invocation`]): arguments,
+//! Turns what an agent is asked ([`InvocationSpec`]) into a command line for its CLI ([`Invocation`]): arguments,
 //! standard input, environment, files in the home directory, and network presets.
 //!
 //! Pure data: nothing here starts a process or reads a file. The prompt is substituted last, so that
@@ -6,17 +6,17 @@
 
 use super::adapter::{Adapter, OutputFormat};
 
-/// A longer prompt is passed on standard input instead of the command line.
+/// A prompt longer than this, in bytes, is passed on standard input instead of the command line.
 const LONG_PROMPT: usize = 100 << 10;
 
-/// The largest prompt that is accepted on standard input. The CLI repeats the prompt in its output stream,
-/// and exits without waiting for the reader once more than a pipe buffer is pending.
+/// The longest prompt, in bytes, that is passed on standard input. The CLI repeats the prompt in its output, and
+/// loses output that exceeds the pipe buffer when it exits.
 const LONGEST_PROMPT: usize = 512 << 10;
 
-/// A question to an agent.
+/// What an agent is asked, and with which options: the input of [`Adapter::invocation`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// The text of the question.
+pub struct InvocationSpec {
+    /// The prompt.
     pub prompt: String,
     /// The model; the adapter's default if absent.
     pub model: Option<String>,
@@ -28,7 +28,7 @@ pub struct Ask {
     pub format: OutputFormat,
 }
 
-/// How to start a CLI for one question.
+/// How to start a CLI for one prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
     /// The arguments after the program name.
@@ -48,16 +48,16 @@ pub struct Invocation {
 }
 
 impl Adapter {
-    /// Returns how to start the CLI for this question.
-    pub fn invocation(&self, ask: &Ask) -> Invocation {
-        let whole = self.as_text(&ask.prompt);
+    /// Returns how to start the CLI for this prompt.
+    pub fn invocation(&self, spec: &InvocationSpec) -> Invocation {
+        let whole = self.escape_leading_command(&spec.prompt);
         let short = self.start.long_prompt.as_ref().filter(|_| whole.len() > LONG_PROMPT);
         let (prompt, input) = match short {
             Some(short) => (short.clone(), Some(whole)),
             None => (whole, None),
         };
         Invocation {
-            arguments: self.arguments(ask, &prompt),
+            arguments: self.arguments(spec, &prompt),
             input,
             environment: self
                 .start
@@ -83,7 +83,7 @@ impl Adapter {
     }
 
     /// Escapes a prompt prefix that the CLI would interpret as one of its own commands.
-    fn as_text(&self, prompt: &str) -> String {
+    fn escape_leading_command(&self, prompt: &str) -> String {
         let leading = self.start.leading.iter().find(|(begins, _)| prompt.starts_with(begins.as_str()));
         match leading {
             Some((begins, text)) => format!("{text}{}", &prompt[begins.len()..]),
@@ -91,13 +91,13 @@ impl Adapter {
         }
     }
 
-    fn arguments(&self, ask: &Ask, prompt: &str) -> Vec<String> {
-        let asked = ask.model.as_ref().or(self.model.as_ref());
-        let model = asked.map(|name| self.models.get(name).unwrap_or(name));
-        let approval = if ask.yolo { &self.start.approval.yolo } else { &self.start.approval.asks };
-        let session: Vec<String> = match &ask.session {
-            Some((id, goes_on)) => {
-                let more = if *goes_on { &self.start.resume_session } else { &self.start.begin_session };
+    fn arguments(&self, spec: &InvocationSpec, prompt: &str) -> Vec<String> {
+        let requested = spec.model.as_ref().or(self.model.as_ref());
+        let model = requested.map(|name| self.models.get(name).unwrap_or(name));
+        let approval = if spec.yolo { &self.start.approval.yolo } else { &self.start.approval.asks };
+        let session: Vec<String> = match &spec.session {
+            Some((id, resumes)) => {
+                let more = if *resumes { &self.start.resume_session } else { &self.start.begin_session };
                 more.iter().map(|word| word.replace("{session}", id)).collect()
             }
             None => Vec::new(),
@@ -108,7 +108,7 @@ impl Adapter {
             match word.as_str() {
                 "{session}" => arguments.extend(session.iter().cloned()),
                 "{format}" => {
-                    arguments.extend(self.start.formats.get(&ask.format).into_iter().flatten().cloned());
+                    arguments.extend(self.start.formats.get(&spec.format).into_iter().flatten().cloned());
                 }
                 "{approval}" if approval.is_empty() => {}
                 word if word.contains("{model}") && model.is_none() => {
@@ -133,8 +133,8 @@ mod tests {
     use super::super::named;
     use super::*;
 
-    fn words(agent: &str, ask: &Ask) -> Vec<String> {
-        named(agent).unwrap_or_else(|| panic!("{agent}")).invocation(ask).arguments
+    fn words(agent: &str, spec: &InvocationSpec) -> Vec<String> {
+        named(agent).unwrap_or_else(|| panic!("{agent}")).invocation(spec).arguments
     }
 
     fn has(words: &[String], pair: [&str; 2]) -> bool {
@@ -143,41 +143,41 @@ mod tests {
 
     #[test]
     fn how_it_is_asked() {
-        let ask = Ask {
+        let spec = InvocationSpec {
             prompt: "-x {model} {prompt}".into(),
             yolo: true,
             session: Some(("s".into(), true)),
-            ..Ask::default()
+            ..InvocationSpec::default()
         };
-        let gemini = words("gemini", &ask);
+        let gemini = words("gemini", &spec);
         assert_eq!(gemini[..2], ["--resume", "s"]);
         assert!(gemini.contains(&"--prompt=-x {model} {prompt}".to_string()), "{gemini:?}");
         assert!(has(&gemini, ["--model", "gemini-3-pro-preview"]), "{gemini:?}");
         assert!(has(&gemini, ["--approval-mode", "yolo"]), "{gemini:?}");
         assert!(has(&gemini, ["--output-format", "stream-json"]), "{gemini:?}");
-        let claude = words("claude", &Ask { prompt: "p".into(), ..Ask::default() });
+        let claude = words("claude", &InvocationSpec { prompt: "p".into(), ..InvocationSpec::default() });
         assert!(!claude.iter().any(|word| word == "--model"), "{claude:?}");
-        let codex = words("codex", &ask);
+        let codex = words("codex", &spec);
         assert_eq!(codex[..3], ["exec", "resume", "s"], "{codex:?}");
         assert_eq!(codex.last().map(String::as_str), Some("-x {model} {prompt}"), "{codex:?}");
-        let codex = words("codex", &Ask { session: Some(("s".into(), false)), ..ask.clone() });
+        let codex = words("codex", &InvocationSpec { session: Some(("s".into(), false)), ..spec.clone() });
         assert!(!codex.iter().any(|word| word == "s" || word == "resume"), "{codex:?}");
-        let agy = words("agy", &Ask { prompt: "p".into(), ..Ask::default() });
+        let agy = words("agy", &InvocationSpec { prompt: "p".into(), ..InvocationSpec::default() });
         assert!(!agy.iter().any(String::is_empty), "{agy:?}");
     }
 
     #[test]
     fn models_have_other_names_and_formats_their_words() {
-        let ask = |model: &str, format| Ask {
+        let spec = |model: &str, format| InvocationSpec {
             prompt: "p".into(),
             model: Some(model.into()),
             format,
-            ..Ask::default()
+            ..InvocationSpec::default()
         };
-        let gemini = words("gemini", &ask("gemini-3-pro", OutputFormat::Json));
+        let gemini = words("gemini", &spec("gemini-3-pro", OutputFormat::Json));
         assert!(has(&gemini, ["--model", "gemini-3-pro-preview"]), "{gemini:?}");
         assert!(has(&gemini, ["--output-format", "json"]), "{gemini:?}");
-        let gemini = words("gemini", &ask("gemini-2.5-flash", OutputFormat::Text));
+        let gemini = words("gemini", &spec("gemini-2.5-flash", OutputFormat::Text));
         assert!(has(&gemini, ["--model", "gemini-2.5-flash"]), "{gemini:?}");
         assert!(has(&gemini, ["--output-format", "text"]), "{gemini:?}");
     }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_prompt_is_no_command_of_the_cli() {
         let gemini = named("gemini").unwrap_or_else(|| panic!("gemini"));
-        let ask = |prompt: String| gemini.invocation(&Ask { prompt, ..Ask::default() });
+        let ask = |prompt: String| gemini.invocation(&InvocationSpec { prompt, ..InvocationSpec::default() });
         let short = ask("/quit now".into()).arguments;
         assert!(short.contains(&"--prompt= /quit now".to_string()), "{short:?}");
         let long = ask(format!("/quit {}", "x".repeat(LONG_PROMPT)));

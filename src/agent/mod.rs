@@ -19,8 +19,8 @@ pub use adapter::{
     Oldest, OutputFormat, Quota, named, of_program,
 };
 pub use event::AgentEvent;
-pub use invocation::{Ask, Invocation};
-pub use output_parser::{Conclusion, Ending, Reading};
+pub use invocation::{Invocation, InvocationSpec};
+pub use output_parser::{Conclusion, Ending, OutputParser};
 pub use profile::{MissingKey, Profile, missing_key};
 pub use retry_after::Wait;
 pub use template::{Language, RULES, RequestText};

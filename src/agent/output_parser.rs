@@ -18,13 +18,13 @@ use crate::transcript::EventType;
 const LONGEST_LINE: usize = 16 << 20;
 /// The largest answer, in bytes, that is kept.
 const LARGEST_ANSWER: usize = 16 << 20;
-/// How many candidate object starts are tried in the CLI's last output.
+/// How many positions of the CLI's standard error are tried as the start of a JSON object.
 const MOST_OBJECTS: usize = 32;
 
-/// How many distinct unknown event kinds are listed.
+/// How many distinct unknown event types a conclusion lists.
 const MOST_KINDS: usize = 20;
 
-/// A longer message for people is truncated.
+/// Longer event messages are truncated to this many bytes.
 const LONGEST_MESSAGE: usize = 64 << 10;
 
 /// How the CLI's process ended.
@@ -34,11 +34,11 @@ pub enum Ending {
     Code(i32),
     /// A signal that guard did not send killed it.
     Signal(i32),
-    /// Guard ended it for a reason that is already recorded, such as a timeout.
-    Cut,
+    /// guard ended it for a reason that the run's result states, such as a timeout.
+    EndedByGuard,
 }
 
-/// The outcome of a question to an agent.
+/// What the parser concludes from an agent's output and exit: the answer, or the error.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Conclusion {
     /// Whether the agent reported success.
@@ -49,13 +49,13 @@ pub struct Conclusion {
     pub session: Option<String>,
     /// The kind and message of the error.
     pub error: Option<(ErrorKind, String)>,
-    /// When a retry makes sense, if the CLI said so.
+    /// How long to wait before a retry, if the CLI reported it.
     pub wait: Option<Wait>,
     /// The usage figures that the CLI reported.
     pub usage: Option<Value>,
-    /// The number of lines of unknown kinds.
+    /// The number of lines with an unknown event type.
     pub unknown: u64,
-    /// The unknown kinds in order of appearance, with counts. Only the first `MOST_KINDS` are listed.
+    /// The unknown event types in order of appearance, with counts. Only the first `MOST_KINDS` are listed.
     pub unknown_kinds: Vec<(String, u64)>,
     /// The number of lines that were not JSON objects.
     pub unreadable: u64,
@@ -63,20 +63,20 @@ pub struct Conclusion {
 
 /// The incremental parser for the output of one run.
 #[derive(Debug)]
-pub struct Reading {
+pub struct OutputParser {
     adapter: Adapter,
     format: OutputFormat,
-    /// When the output being read was printed.
+    /// The time at which the CLI printed the output that is being parsed.
     time: SystemTime,
     line: Vec<u8>,
     is_too_long: bool,
     /// The lines so far of an object that is not complete yet.
     object: Vec<u8>,
-    found: Conclusion,
+    conclusion: Conclusion,
     /// Whether the last line reported success or failure.
     verdict: Option<bool>,
     /// The most recent error message.
-    complaint: Option<String>,
+    last_error: Option<String>,
 }
 
 /// Returns the value at the first of several paths (separated by `|`) that exists.
@@ -95,21 +95,21 @@ fn text_at(value: &Value, path: Option<&String>) -> Option<String> {
     }
 }
 
-fn holds(value: &Value, when: &When) -> bool {
+fn condition_holds(value: &Value, when: &When) -> bool {
     find(value, &when.key) == Some(&when.value)
 }
 
 impl EventRule {
     /// Whether a line of this kind reports success.
-    fn says_success(&self, value: &Value) -> bool {
+    fn reports_success(&self, value: &Value) -> bool {
         let is_there = |path: &String| find(value, path).is_some();
-        self.success_when.iter().all(|when| holds(value, when))
+        self.success_when.iter().all(|when| condition_holds(value, when))
             && !self.success_unless.as_ref().is_some_and(is_there)
             && self.answer.as_ref().is_none_or(is_there)
     }
 }
 
-impl Reading {
+impl OutputParser {
     /// Creates a parser for one run of this CLI.
     pub fn new(adapter: Adapter, format: OutputFormat) -> Self {
         Self {
@@ -119,9 +119,9 @@ impl Reading {
             line: Vec::new(),
             is_too_long: false,
             object: Vec::new(),
-            found: Conclusion::default(),
+            conclusion: Conclusion::default(),
             verdict: None,
-            complaint: None,
+            last_error: None,
         }
     }
 
@@ -134,47 +134,48 @@ impl Reading {
         AgentEvent { event_type: event_type.to_string(), message, timestamp: self.time, data }
     }
 
-    /// An event for a line that is not one of the agent's own events.
-    fn words(&self, event_type: EventType, line: &[u8]) -> AgentEvent {
+    /// Creates an event for a line of plain text.
+    fn text_event(&self, event_type: EventType, line: &[u8]) -> AgentEvent {
         let text: String = String::from_utf8_lossy(line).chars().take(4096).collect();
         let data = json!({ "text": text });
         self.event(event_type, text, data)
     }
 
     /// Parses the next bytes of output. They may end anywhere in a line.
-    pub fn feed(&mut self, mut bytes: &[u8], mut see: impl FnMut(AgentEvent)) {
+    pub fn feed(&mut self, mut bytes: &[u8], mut on_event: impl FnMut(AgentEvent)) {
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let (head, rest) = (&bytes[..end], &bytes[end + 1..]);
             bytes = rest;
             if self.line.is_empty() && !self.is_too_long && head.len() <= LONGEST_LINE {
-                self.read_line(head, &mut see);
+                self.read_line(head, &mut on_event);
                 continue;
             }
-            self.keep(head);
+            self.buffer_line(head);
             let line = std::mem::take(&mut self.line);
             if std::mem::take(&mut self.is_too_long) {
-                self.found.unreadable += 1;
+                self.conclusion.unreadable += 1;
             } else {
-                self.read_line(&line, &mut see);
+                self.read_line(&line, &mut on_event);
             }
         }
-        self.keep(bytes);
+        self.buffer_line(bytes);
     }
 
     /// Parses a final line that has no newline.
-    pub fn finish(&mut self, mut see: impl FnMut(AgentEvent)) {
+    pub fn finish(&mut self, mut on_event: impl FnMut(AgentEvent)) {
         let line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.is_too_long) {
-            self.found.unreadable += 1;
+            self.conclusion.unreadable += 1;
         } else if !line.is_empty() {
-            self.read_line(&line, &mut see);
+            self.read_line(&line, &mut on_event);
         }
         if !std::mem::take(&mut self.object).is_empty() {
-            self.found.unreadable += 1;
+            self.conclusion.unreadable += 1;
         }
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
+    /// Appends to the incomplete line. A line that becomes too long is discarded.
+    fn buffer_line(&mut self, bytes: &[u8]) {
         if self.is_too_long || self.line.len() + bytes.len() > LONGEST_LINE {
             self.is_too_long = true;
             self.line.clear();
@@ -183,44 +184,44 @@ impl Reading {
         }
     }
 
-    fn read_line(&mut self, line: &[u8], see: &mut impl FnMut(AgentEvent)) {
+    fn read_line(&mut self, line: &[u8], on_event: &mut impl FnMut(AgentEvent)) {
         match self.format {
-            OutputFormat::StreamJson => self.read_event(line.trim_ascii(), see),
-            OutputFormat::Json => self.read_piece(line.trim_ascii_end(), see),
-            OutputFormat::Text => self.read_words(line, see),
+            OutputFormat::StreamJson => self.read_event(line.trim_ascii(), on_event),
+            OutputFormat::Json => self.read_object_line(line.trim_ascii_end(), on_event),
+            OutputFormat::Text => self.read_text_line(line, on_event),
         }
     }
 
     /// Parses a line of the `stream-json` format.
-    fn read_event(&mut self, line: &[u8], see: &mut impl FnMut(AgentEvent)) {
+    fn read_event(&mut self, line: &[u8], on_event: &mut impl FnMut(AgentEvent)) {
         if line.is_empty() {
             return;
         }
         let value = match serde_json::from_slice::<Value>(line) {
             Ok(value) if value.is_object() => value,
             _ => {
-                self.found.unreadable += 1;
-                return see(self.words(EventType::AgentText, line));
+                self.conclusion.unreadable += 1;
+                return on_event(self.text_event(EventType::AgentText, line));
             }
         };
         let kind = value.get(&self.adapter.stream.kind_key).and_then(Value::as_str).unwrap_or_default();
         let fits = |rule: &&EventRule| {
-            rule.kind == kind && rule.when.as_ref().is_none_or(|when| holds(&value, when))
+            rule.kind == kind && rule.when.as_ref().is_none_or(|when| condition_holds(&value, when))
         };
         let rule = self.adapter.stream.event.iter().find(fits).cloned();
         let Some(rule) = rule else {
-            self.found.unknown += 1;
+            self.conclusion.unknown += 1;
             let kind: String = kind.chars().take(100).collect();
-            let message = format!("an event of a kind nobody knows here: {kind}");
+            let message = format!("unknown event type `{kind}` in the agent's output");
             self.count_kind(kind);
-            return see(self.event(EventType::AgentOther, message, value));
+            return on_event(self.event(EventType::AgentOther, message, value));
         };
         let kind = kind.to_string();
-        self.take(&rule, &kind, value, see);
+        self.apply_rule(&rule, &kind, value, on_event);
     }
 
     fn count_kind(&mut self, kind: String) {
-        let kinds = &mut self.found.unknown_kinds;
+        let kinds = &mut self.conclusion.unknown_kinds;
         match kinds.iter().position(|(known, _)| *known == kind) {
             Some(at) => kinds[at].1 += 1,
             None if kinds.len() < MOST_KINDS => kinds.push((kind, 1)),
@@ -230,21 +231,21 @@ impl Reading {
 
     /// Parses a line of the `json` format: part of the object, or other text. An object begins and ends at
     /// the beginning of a line.
-    fn read_piece(&mut self, line: &[u8], see: &mut impl FnMut(AgentEvent)) {
+    fn read_object_line(&mut self, line: &[u8], on_event: &mut impl FnMut(AgentEvent)) {
         let begins = line.starts_with(b"{");
         if begins && !std::mem::take(&mut self.object).is_empty() {
-            self.found.unreadable += 1;
+            self.conclusion.unreadable += 1;
         }
         if !begins && self.object.is_empty() {
             if !line.is_empty() {
-                self.found.unreadable += 1;
-                see(self.words(EventType::AgentText, line));
+                self.conclusion.unreadable += 1;
+                on_event(self.text_event(EventType::AgentText, line));
             }
             return;
         }
         if self.object.len() + line.len() >= LONGEST_LINE {
             self.object = Vec::new();
-            self.found.unreadable += 1;
+            self.conclusion.unreadable += 1;
             return;
         }
         self.object.extend_from_slice(line);
@@ -255,134 +256,142 @@ impl Reading {
         }
         let text = std::mem::take(&mut self.object);
         match (serde_json::from_slice::<Value>(&text), self.adapter.object.clone()) {
-            (Ok(value), Some(rule)) => self.take(&rule, "result", value, see),
-            _ => self.found.unreadable += 1,
+            (Ok(value), Some(rule)) => self.apply_rule(&rule, "result", value, on_event),
+            _ => self.conclusion.unreadable += 1,
         }
     }
 
     /// Adds a line of the `text` format to the answer.
-    fn read_words(&mut self, line: &[u8], see: &mut impl FnMut(AgentEvent)) {
-        if self.found.answer.len() + line.len() < LARGEST_ANSWER {
-            self.found.answer.push_str(&String::from_utf8_lossy(line));
-            self.found.answer.push('\n');
+    fn read_text_line(&mut self, line: &[u8], on_event: &mut impl FnMut(AgentEvent)) {
+        if self.conclusion.answer.len() + line.len() < LARGEST_ANSWER {
+            self.conclusion.answer.push_str(&String::from_utf8_lossy(line));
+            self.conclusion.answer.push('\n');
         }
         if !line.trim_ascii().is_empty() {
-            see(self.words(EventType::AgentMessage, line));
+            on_event(self.text_event(EventType::AgentMessage, line));
         }
     }
 
-    fn take(&mut self, rule: &EventRule, kind: &str, value: Value, see: &mut impl FnMut(AgentEvent)) {
+    /// Applies a rule to a line: updates the conclusion and reports the event.
+    fn apply_rule(
+        &mut self,
+        rule: &EventRule,
+        kind: &str,
+        value: Value,
+        on_event: &mut impl FnMut(AgentEvent),
+    ) {
         let mut message = text_at(&value, rule.text.as_ref()).unwrap_or_else(|| kind.to_string());
-        self.learn(rule, &value, &message);
-        cut(&mut message, LONGEST_MESSAGE);
-        see(self.event(rule.becomes, message, value));
+        self.update_conclusion(rule, &value, &message);
+        truncate(&mut message, LONGEST_MESSAGE);
+        on_event(self.event(rule.becomes, message, value));
     }
 
     /// Updates the conclusion from a line of a known kind.
-    fn learn(&mut self, rule: &EventRule, value: &Value, message: &str) {
+    fn update_conclusion(&mut self, rule: &EventRule, value: &Value, message: &str) {
         if let Some(session) = text_at(value, rule.session.as_ref()) {
-            self.found.session = Some(session);
+            self.conclusion.session = Some(session);
         }
         if rule.restarts_answer {
-            self.found.answer.clear();
+            self.conclusion.answer.clear();
         }
-        if rule.answer_when.as_ref().is_some_and(|when| holds(value, when))
-            && self.found.answer.len() + message.len() <= LARGEST_ANSWER
+        if rule.answer_when.as_ref().is_some_and(|when| condition_holds(value, when))
+            && self.conclusion.answer.len() + message.len() <= LARGEST_ANSWER
         {
-            self.found.answer.push_str(message);
+            self.conclusion.answer.push_str(message);
         }
         if let Some(answer) = text_at(value, rule.answer.as_ref()) {
-            self.found.answer = answer;
+            self.conclusion.answer = answer;
         }
         if rule.becomes == EventType::AgentError {
-            self.complaint = Some(message.to_string());
+            self.last_error = Some(message.to_string());
         }
         // Output after a final line invalidates that line's verdict.
-        self.verdict = rule.is_last.then(|| rule.says_success(value));
+        self.verdict = rule.is_last.then(|| rule.reports_success(value));
         if rule.is_last {
-            self.found.usage = rule.usage.as_ref().and_then(|path| find(value, path)).cloned();
+            self.conclusion.usage = rule.usage.as_ref().and_then(|path| find(value, path)).cloned();
             if self.verdict == Some(false) {
-                self.complaint = text_at(value, rule.error.as_ref()).or(self.complaint.take());
+                self.last_error = text_at(value, rule.error.as_ref()).or(self.last_error.take());
             }
         }
     }
 
     /// Sets the verdict for the formats that have no final line, from the exit and the output.
-    fn settle(&mut self, ending: Ending, last_words: &str) {
+    fn settle_verdict(&mut self, ending: Ending, stderr: &str) {
         match self.format {
             OutputFormat::StreamJson => {}
             // A failure is reported on standard error, not where the answer is printed.
             OutputFormat::Json => {
                 if let (None, Some(rule)) = (self.verdict, self.adapter.object.clone())
-                    && let Some(value) = last_object(last_words, &rule)
+                    && let Some(value) = last_object(stderr, &rule)
                 {
-                    self.learn(&rule, &value, "");
+                    self.update_conclusion(&rule, &value, "");
                     self.verdict = Some(false);
                 }
             }
             OutputFormat::Text => {
-                let length = self.found.answer.trim_end().len();
-                self.found.answer.truncate(length);
+                let length = self.conclusion.answer.trim_end().len();
+                self.conclusion.answer.truncate(length);
                 self.verdict = (ending == Ending::Code(0) && length > 0).then_some(true);
             }
         }
     }
 
-    /// Returns the outcome of the run. `asked` is the session that was to be resumed; `last_words` is the end
-    /// of standard error.
-    pub fn conclude(mut self, ending: Ending, asked: Option<&str>, last_words: &str) -> Conclusion {
+    /// Returns the conclusion of the run. `resumed_session` is the session that the caller wanted to resume; `stderr` is
+    /// the end of the CLI's standard error.
+    pub fn conclude(mut self, ending: Ending, resumed_session: Option<&str>, stderr: &str) -> Conclusion {
         self.finish(|_| {});
-        self.settle(ending, last_words);
-        let mut found = std::mem::take(&mut self.found);
-        if let (Some(asked), Some(session)) = (asked, &found.session)
-            && asked != session
+        self.settle_verdict(ending, stderr);
+        let mut found = std::mem::take(&mut self.conclusion);
+        if let (Some(resumed_session), Some(session)) = (resumed_session, &found.session)
+            && resumed_session != session
         {
-            found.error = Some((
-                ErrorKind::SessionLost,
-                format!("the session {asked} was lost; the agent began {session}"),
-            ));
+            let message =
+                format!("the agent did not resume the session {resumed_session}; it began {session} instead");
+            found.error = Some((ErrorKind::SessionLost, message));
             return found;
         }
-        if ending == Ending::Cut {
+        if ending == Ending::EndedByGuard {
             return found;
         }
         if ending == Ending::Code(0) && self.verdict == Some(true) {
             found.success = true;
             return found;
         }
-        let (kind, words) = self.failure(ending, last_words);
-        found.wait = self.adapter.quota.wait(&words).or_else(|| self.adapter.quota.wait(last_words));
+        let (kind, words) = self.failure(ending, stderr);
+        found.wait = self.adapter.quota.wait(&words).or_else(|| self.adapter.quota.wait(stderr));
         found.wait = found.wait.filter(|_| matches!(kind, ErrorKind::RateLimited | ErrorKind::UpstreamError));
         found.error = Some((kind, words));
         found
     }
 
     /// The kind and message of the failure.
-    fn failure(&self, ending: Ending, last_words: &str) -> (ErrorKind, String) {
+    fn failure(&self, ending: Ending, stderr: &str) -> (ErrorKind, String) {
         let adapter = &self.adapter;
-        let words = self.complaint.clone().unwrap_or_else(|| self.telling_line(last_words));
+        let words = self.last_error.clone().unwrap_or_else(|| self.most_specific_line(stderr));
         let name = &adapter.name;
         let (by_exit, how) = match (ending, self.verdict) {
-            (Ending::Code(0), None) => (None, format!("{name} ended without a result")),
-            (Ending::Code(0), Some(_)) => (None, format!("{name} says it failed")),
-            (Ending::Code(code), _) => (adapter.kind_of_exit(code), format!("{name} ended with code {code}")),
-            (Ending::Signal(signal), _) => (None, format!("{name} was ended by signal {signal}")),
-            (Ending::Cut, _) => (None, format!("{name} was ended")),
+            (Ending::Code(0), None) => (None, format!("{name} exited without reporting a result")),
+            (Ending::Code(0), Some(_)) => (None, format!("{name} reported a failure")),
+            (Ending::Code(code), _) => {
+                (adapter.kind_of_exit(code), format!("{name} exited with code {code}"))
+            }
+            (Ending::Signal(signal), _) => (None, format!("{name} was killed by signal {signal}")),
+            (Ending::EndedByGuard, _) => (None, format!("guard stopped {name}")),
         };
         // The error message is more specific than the exit code. The exit code is more reliable than other
         // output.
         let kind = adapter
-            .kind_of_words(&words)
+            .kind_of_message(&words)
             .or(by_exit)
-            .or_else(|| adapter.kind_of_words(last_words))
+            .or_else(|| adapter.kind_of_message(stderr))
             .unwrap_or(ErrorKind::UpstreamError);
         (kind, if words.is_empty() { how } else { format!("{how}: {words}") })
     }
 
     /// The last line with a known phrase, or else the last line.
-    fn telling_line(&self, text: &str) -> String {
+    fn most_specific_line(&self, text: &str) -> String {
         let lines = || text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
-        let known = lines().find(|line| self.adapter.kind_of_words(line).is_some());
+        let known = lines().find(|line| self.adapter.kind_of_message(line).is_some());
         known.or_else(|| lines().next()).unwrap_or_default().chars().take(1000).collect()
     }
 }
@@ -405,7 +414,7 @@ fn last_object(text: &str, rule: &EventRule) -> Option<Value> {
 }
 
 /// Truncates a text to at most this many bytes, at a character boundary.
-fn cut(text: &mut String, most: usize) {
+fn truncate(text: &mut String, most: usize) {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or_default());
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use super::adapter::{Adapter, CommandLine, OutputFormat};
 use crate::policy::{Config, key_variables, preset};
 
-/// The interpretation of one command line of a CLI.
+/// How `guard run` runs one command line of a known CLI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     /// The adapter of the CLI.
@@ -29,13 +29,13 @@ pub struct Profile {
 /// The error for a model API that has no key configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no key for the API of {gateway}: set {}, or `key_file` or `key_command` in [gateway.{gateway}] of {config}",
+    "no API key found for the gateway {gateway}: set {}, or set `key_file` or `key_command` in [gateway.{gateway}] of {config}",
     variables.iter().map(|name| format!("${name}")).collect::<Vec<_>>().join(" or ")
 )]
 pub struct MissingKey {
-    /// The gateway that would add the key.
+    /// The name of the gateway that adds the key to the agent's requests.
     pub gateway: String,
-    /// Environment variables that were checked for the key.
+    /// The environment variables that may hold the key. None of them is set.
     pub variables: Vec<String>,
     /// The path of the user's configuration file.
     pub config: String,
@@ -107,8 +107,8 @@ impl Profile {
         settings.chain(history.map(|file| (file.path.clone(), fill(&file.text)))).collect()
     }
 
-    /// Paths to keep for the next run, as pairs: the name under which the path is stored, and the path below
-    /// the home directory of a run that works in this directory.
+    /// Paths that guard saves for the next run, as pairs: the name under which guard stores the path, and the path
+    /// below the home directory of a run that works in `directory`.
     pub fn kept(&self, directory: &Path) -> Vec<(String, String)> {
         let name: String = directory
             .to_string_lossy()

@@ -3,12 +3,12 @@
 //! Callers see both in the description of the MCP tool, in the MCP server's instructions, as an MCP prompt,
 //! and in the output of `guard exec --template`.
 
-/// What callers must know about contracts and unattended agents.
-pub const RULES: &str = "Engineering context is the caller's to give: nothing is looked up. Paste the contract (ai/contracts/current.md), the \
+/// Rules for callers, part of the MCP tool description: which context to pass, and how an unattended agent behaves.
+pub const RULES: &str = "The caller must provide the engineering context; guard looks nothing up. Paste the contract (ai/contracts/current.md), the \
     principles (ai/engineering_codex.md) and the project's context (ai/PROJECT_CONTEXT.md) into the prompt where the project has them. The \
-    agent takes them as important context, proposes nothing that plainly violates the contract, and may say that the contract is flawed \
-    and suggest returning to the decision stage. Nobody can be asked while it works: with insufficient information it takes the smallest, \
-    safest option, never widens the scope without stating the risk, and marks each Assumption.";
+    agent treats them as important context, proposes nothing that plainly violates the contract, and may say that the contract is flawed \
+    and suggest returning to the decision stage. The agent cannot ask questions while it works: with insufficient information it takes the \
+    smallest, safest option, never widens the scope without stating the risk, and marks each Assumption.";
 
 /// A language of the template.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct RequestText {
 
 impl RequestText {
     /// Renders the request in this language.
-    pub fn written_in(&self, language: Language) -> String {
+    pub fn render(&self, language: Language) -> String {
         let (template, types) = match language {
             Language::English => (include_str!("templates/request.en.md"), "[advice / review / execute]"),
             Language::Chinese => (include_str!("templates/request.zh.md"), "[咨询 / 审核 / 执行]"),
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn every_part_is_there_in_both_languages() {
-        let english = RequestText::default().written_in(Language::English);
+        let english = RequestText::default().render(Language::English);
         for part in [
             "Engineering context",
             "[advice / review / execute]",
@@ -83,7 +83,7 @@ mod tests {
         ] {
             assert!(english.contains(part), "{part}: {english}");
         }
-        let chinese = RequestText::default().written_in(Language::Chinese);
+        let chinese = RequestText::default().render(Language::Chinese);
         for part in [
             "【工程上下文】（如存在）",
             "**任务类型**：[咨询 / 审核 / 执行]",
@@ -104,7 +104,7 @@ mod tests {
             tasks: "1. Why?".into(),
             ..RequestText::default()
         };
-        let written = text.written_in(Language::English);
+        let written = text.render(Language::English);
         assert!(
             written.contains("fn main() { {tasks} }") && written.matches("1. Why?").count() == 1,
             "{written}"

@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::event_reader::{Listener, keep};
-use super::result::{Attempt, ending, ignored_events, was_cut};
+use super::event_reader::{EventReader, append_bounded};
+use super::result::{Attempt, ending, ignored_events, was_ended_by_guard};
 use super::session::Session;
 use super::{Cancel, ExecRequest, Executor, Prepared, Sandbox};
-use crate::agent::{AgentEvent, Conclusion, Invocation, Reading, Wait};
+use crate::agent::{AgentEvent, Conclusion, Invocation, OutputParser, Wait};
 use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
-use crate::sys::pre_exec::ends_with_parent;
+use crate::sys::pre_exec::terminate_with_parent;
 use crate::transcript::EventType;
 
-/// The outcome of one attempt.
+/// What one attempt produced: the run's result, and what the agent's output says.
 pub(super) struct AttemptOutcome {
     pub(super) result: RunResult,
     pub(super) conclusion: Option<Conclusion>,
     pub(super) messages: Vec<Value>,
-    /// The end of what the agent printed on standard error.
+    /// The end of the agent's standard error.
     pub(super) stderr: String,
-    /// Notes for the caller about the run.
+    /// Remarks about the run for the `notes` of the result.
     pub(super) notes: Vec<String>,
 }
 
@@ -35,10 +35,10 @@ impl AttemptOutcome {
     pub(super) fn error_kind(&self) -> Option<ErrorKind> {
         let own = self.result.error_kind;
         let agents = self.conclusion.as_ref().and_then(|end| end.error.as_ref()).map(|(kind, _)| *kind);
-        if was_cut(&self.result) { own } else { agents.or(own) }
+        if was_ended_by_guard(&self.result) { own } else { agents.or(own) }
     }
 
-    /// A description, for people, of the changes the attempt left behind.
+    /// Describes the commits and changed files that the attempt left, for example `1 commit, 2 changed files`.
     pub(super) fn left_work(&self) -> Option<String> {
         let uncommitted = self.result.worktree.as_ref().map_or(0, |tree| tree.uncommitted.len());
         let count = |number: usize, one: &str| match number {
@@ -54,7 +54,7 @@ impl AttemptOutcome {
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    /// When a retry makes sense, if the CLI said so.
+    /// How long to wait before a retry, if the CLI reported it.
     pub(super) fn wait(&self) -> Option<&Wait> {
         self.conclusion.as_ref().and_then(|end| end.wait.as_ref())
     }
@@ -69,7 +69,8 @@ impl AttemptOutcome {
         }
     }
 
-    fn broken(kind: ErrorKind, message: String, took: Duration) -> Self {
+    /// The outcome of an attempt whose guard process delivered no result.
+    fn without_result(kind: ErrorKind, message: String, took: Duration) -> Self {
         let detail = ErrorDetail { message: message.clone(), ..ErrorDetail::default() };
         let result = RunResult {
             error: Some(message),
@@ -82,11 +83,11 @@ impl AttemptOutcome {
     }
 }
 
-/// Adds the options for where the agent works: in the given directory, or in a worktree that stays the same
-/// for every turn of a session.
-fn place(command: &mut Command, request: &ExecRequest, session: Option<&Session>) {
+/// Adds the options that select where the agent works: in the given directory, or in a worktree. All turns of a
+/// session use the same worktree.
+fn add_workdir_options(command: &mut Command, request: &ExecRequest, session: Option<&Session>) {
     command.arg("--dir").arg(&request.cd);
-    let is_in_repository = request.cd.ancestors().any(|folder| folder.join(".git").exists());
+    let is_in_repository = request.cd.ancestors().any(|directory| directory.join(".git").exists());
     if request.here {
         command.arg("--here");
     } else if request.in_place || request.sandbox == Sandbox::ReadOnly || !is_in_repository {
@@ -104,12 +105,13 @@ fn place(command: &mut Command, request: &ExecRequest, session: Option<&Session>
     }
 }
 
-/// Adds the options for the agent's home directory and for what is kept of it.
-fn furnish(command: &mut Command, prepared: &Prepared, invocation: &Invocation) {
+/// Adds the options for the agent's home directory: which files guard creates or restores there, and which it saves
+/// for the next turn of the session.
+fn add_home_options(command: &mut Command, prepared: &Prepared, invocation: &Invocation) {
     let session = prepared.session.as_ref();
-    // The agent's kept files come first, so that guard's files replace them.
-    let kept = session.filter(|_| prepared.resumes).map(Session::home).filter(|home| home.exists());
-    if let Some(home) = kept {
+    // The agent's saved files come first, so that guard's files replace them.
+    let saved = session.filter(|_| prepared.resumes).map(Session::home).filter(|home| home.exists());
+    if let Some(home) = saved {
         command.arg("--home-from").arg(home);
     }
     for (path, text) in &invocation.home_files {
@@ -123,7 +125,7 @@ fn furnish(command: &mut Command, prepared: &Prepared, invocation: &Invocation) 
     }
 }
 
-/// Starts the child process of an attempt.
+/// Starts `guard run` for an attempt as a child process, and feeds it the prompt if that goes to standard input.
 fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Result<Child, String> {
     let mut command = Command::new(&executor.guard);
     // This process passes the adapter's settings and parses the output, so the child must not use an adapter
@@ -144,12 +146,12 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
             command.arg(option).arg(path);
         }
     }
-    place(&mut command, request, prepared.session.as_ref());
+    add_workdir_options(&mut command, request, prepared.session.as_ref());
     let mut input = None;
-    let mut words = prepared.program.clone();
+    let mut argv = prepared.program.clone();
     let mut environment: Vec<(String, String)> = Vec::new();
     if let Some(adapter) = &prepared.adapter {
-        let invocation = adapter.invocation(&prepared.ask);
+        let invocation = adapter.invocation(&prepared.spec);
         for preset in &invocation.presets {
             command.args(["--preset", preset]);
         }
@@ -159,8 +161,8 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
         if adapter.uses_login {
             command.args(["--agent-login", &adapter.name]);
         }
-        furnish(&mut command, prepared, &invocation);
-        words.extend(invocation.arguments);
+        add_home_options(&mut command, prepared, &invocation);
+        argv.extend(invocation.arguments);
         environment.extend(invocation.environment);
         input = invocation.input;
     }
@@ -169,7 +171,7 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     for (name, value) in environment {
         command.arg("--env").arg(format!("{name}={value}"));
     }
-    command.arg("--").args(words);
+    command.arg("--").args(argv);
     let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A log on standard error would be taken for output of the run.
@@ -177,7 +179,7 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     // A separate process group: this process forwards Ctrl-C itself. The child also ends when this process
     // dies.
     command.process_group(0);
-    ends_with_parent(&mut command);
+    terminate_with_parent(&mut command);
     let started = command.spawn();
     let mut child = started.map_err(|error| format!("cannot start {}: {error}", executor.guard.display()))?;
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
@@ -193,64 +195,67 @@ pub(super) fn run(
     request: &ExecRequest,
     prepared: &mut Prepared,
     cancel: &Cancel,
-    see: &mut dyn FnMut(AgentEvent),
+    on_event: &mut dyn FnMut(AgentEvent),
 ) -> AttemptOutcome {
     let began = Instant::now();
     let mut child = match start(executor, request, prepared) {
         Ok(started) => started,
-        Err(problem) => return AttemptOutcome::broken(ErrorKind::Internal, problem, began.elapsed()),
+        Err(problem) => {
+            return AttemptOutcome::without_result(ErrorKind::Internal, problem, began.elapsed());
+        }
     };
-    cancel.watch(&child);
+    cancel.set_process(&child);
     let errors = child.stderr.take().map(|stderr| {
         std::thread::spawn(move || {
             let mut text = String::new();
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                keep(&mut text, &format!("{line}\n"));
+                append_bounded(&mut text, &format!("{line}\n"));
             }
             text
         })
     });
-    let asked = prepared.ask.session.as_ref().filter(|(_, goes_on)| *goes_on).map(|(id, _)| id.clone());
-    let reading = prepared.adapter.clone().map(|adapter| Reading::new(adapter, prepared.ask.format));
+    let resumed = prepared.spec.session.as_ref().filter(|(_, resumes)| *resumes).map(|(id, _)| id.clone());
+    let parser = prepared.adapter.clone().map(|adapter| OutputParser::new(adapter, prepared.spec.format));
     let session = prepared.session.as_mut();
-    let mut listener = Listener::new(request, reading, session, cancel, see);
+    let mut reader = EventReader::new(request, parser, session, cancel, on_event);
     if let Some(stdout) = child.stdout.take() {
-        listener.read(BufReader::with_capacity(256 << 10, stdout));
+        reader.read(BufReader::with_capacity(256 << 10, stdout));
     }
-    let Listener { reading, result, messages, stderr, notes, .. } = listener;
-    cancel.forget();
+    let EventReader { parser, result, messages, stderr, notes, .. } = reader;
+    cancel.clear_process();
     let status = child.wait();
-    let guards_words = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    let guard_stderr = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let Some(mut result) = result else {
         let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let (kind, problem) = if cancel.is_set() {
-            (ErrorKind::Cancelled, format!("cancelled before the run began ({how})"))
+            (ErrorKind::Cancelled, format!("the request was cancelled before the run began ({how})"))
         } else {
-            (ErrorKind::Internal, format!("guard ended without a result ({how}): {}", guards_words.trim()))
+            let problem = format!("`guard run` exited without a result ({how}): {}", guard_stderr.trim());
+            (ErrorKind::Internal, problem)
         };
-        return AttemptOutcome::broken(kind, problem, began.elapsed());
+        return AttemptOutcome::without_result(kind, problem, began.elapsed());
     };
     if prepared.session.is_some() {
-        in_terms_of_sessions(&mut result);
+        translate_worktree_error(&mut result);
     }
     let ending = ending(&result);
-    let conclusion = reading.map(|reading| reading.conclude(ending, asked.as_deref(), &stderr));
+    let conclusion = parser.map(|parser| parser.conclude(ending, resumed.as_deref(), &stderr));
     if let Some(note) = conclusion.as_ref().and_then(|end| ignored_events(&end.unknown_kinds)) {
-        see(AgentEvent::new(EventType::ExecNote, note, serde_json::json!({})));
+        on_event(AgentEvent::new(EventType::ExecNote, note, serde_json::json!({})));
     }
     AttemptOutcome { result, conclusion, messages, stderr, notes }
 }
 
-/// Rewrites worktree errors as session errors: a session whose worktree is missing or replaced cannot continue.
-fn in_terms_of_sessions(result: &mut RunResult) {
+/// Turns a worktree error into a session error: the caller knows the session, not its worktree.
+fn translate_worktree_error(result: &mut RunResult) {
     let (kind, advice) = match result.error_kind {
         Some(ErrorKind::WorktreeLost) => {
-            (ErrorKind::SessionLost, "; begin a new session, with all of its context")
+            (ErrorKind::SessionLost, "; start a new session and repeat the context in its prompt")
         }
-        Some(ErrorKind::WorktreeBusy) => (ErrorKind::SessionBusy, "; wait for it"),
+        Some(ErrorKind::WorktreeBusy) => (ErrorKind::SessionBusy, "; wait until that run has ended"),
         _ => return,
     };
     result.error_kind = Some(kind);
-    let words = result.error.iter_mut().chain(result.error_detail.as_mut().map(|detail| &mut detail.message));
-    words.for_each(|words| words.push_str(advice));
+    let texts = result.error.iter_mut().chain(result.error_detail.as_mut().map(|detail| &mut detail.message));
+    texts.for_each(|text| text.push_str(advice));
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long to wait for a run that is still being set up before signalling it anyway. A signal during setup
-/// would leave an incomplete worktree behind.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long [`Cancel`] waits for a run that is still being set up before it signals the run anyway. A signal during
+/// setup can leave an incomplete worktree behind.
+const SETUP_GRACE: Duration = Duration::from_secs(10);
 
 /// A handle that cancels a request from any thread.
 #[derive(Debug, Clone, Default)]
@@ -29,12 +29,12 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Process {
     id: i32,
-    /// Whether its run has begun, so that it handles a signal in an orderly way.
+    /// Whether the process has set up its run, so that it handles signals in an orderly way.
     has_begun: bool,
 }
 
 impl Process {
-    fn tell(self) {
+    fn send_sigterm(self) {
         let _ = kill(Pid::from_raw(self.id), Signal::SIGTERM);
     }
 }
@@ -46,8 +46,8 @@ impl Cancel {
         let mut state = self.lock();
         let is_first = !std::mem::replace(&mut state.is_set, true);
         match state.process {
-            Some(process) if process.has_begun => process.tell(),
-            Some(process) if is_first => self.insist(process),
+            Some(process) if process.has_begun => process.send_sigterm(),
+            Some(process) if is_first => self.signal_after_grace(process),
             _ => {}
         }
         self.shared.1.notify_all();
@@ -69,48 +69,49 @@ impl Cancel {
     }
 
     /// Sets the process to signal on cancellation.
-    pub(super) fn watch(&self, child: &Child) {
+    pub(super) fn set_process(&self, child: &Child) {
         let mut state = self.lock();
         let id = i32::try_from(child.id()).ok();
         state.process = id.map(|id| Process { id, has_begun: false });
         if let Some(process) = state.process.filter(|_| state.is_set) {
-            self.insist(process);
+            self.signal_after_grace(process);
         }
     }
 
-    /// Records that the process has begun its run, and so handles signals in an orderly way.
-    pub(super) fn begun(&self) {
+    /// Records that the process has set up its run, so that it now handles signals in an orderly way.
+    pub(super) fn set_begun(&self) {
         let mut state = self.lock();
         let is_set = state.is_set;
         if let Some(process) = &mut state.process {
             process.has_begun = true;
             if is_set {
-                process.tell();
+                process.send_sigterm();
             }
         }
         self.shared.1.notify_all();
     }
 
-    /// Must be called before the process is reaped: afterwards its id may belong to another process.
-    pub(super) fn forget(&self) {
+    /// Stops signalling the process. Must be called before the process is reaped: afterwards its id may belong to
+    /// another process.
+    pub(super) fn clear_process(&self) {
         self.lock().process = None;
         self.shared.1.notify_all();
     }
 
-    /// Signals a process that has not begun its run within [`PATIENCE`].
-    fn insist(&self, process: Process) {
+    /// Starts a thread that signals the process if it has not begun its run within [`SETUP_GRACE`].
+    fn signal_after_grace(&self, process: Process) {
         let cancel = self.clone();
-        let is_waited_for =
+        let is_being_set_up =
             move |state: &mut State| state.process.is_some_and(|now| now.id == process.id && !now.has_begun);
         let work = move || {
-            let waited = cancel.shared.1.wait_timeout_while(cancel.lock(), PATIENCE, is_waited_for);
+            let waited = cancel.shared.1.wait_timeout_while(cancel.lock(), SETUP_GRACE, is_being_set_up);
             let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if is_waited_for(&mut state) {
-                process.tell();
+            if is_being_set_up(&mut state) {
+                process.send_sigterm();
             }
         };
         if std::thread::Builder::new().name("cancel".to_string()).spawn(work).is_err() {
-            process.tell();
+            process.send_sigterm();
         }
     }
 }

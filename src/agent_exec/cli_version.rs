@@ -18,14 +18,14 @@ fn find(program: &str) -> Option<PathBuf> {
         return Some(PathBuf::from(program));
     }
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
 }
 
-/// The version stated by the package that contains a program.
+/// The version in the `package.json` of the npm package that contains a program.
 fn version(program: &Path, package: &str) -> Option<String> {
     let real = program.canonicalize().ok()?;
-    real.ancestors().skip(1).take(8).find_map(|folder| {
-        let text = std::fs::read_to_string(folder.join("package.json")).ok()?;
+    real.ancestors().skip(1).take(8).find_map(|directory| {
+        let text = std::fs::read_to_string(directory.join("package.json")).ok()?;
         let found: Package = serde_json::from_str(&text).ok()?;
         (found.name == package).then_some(found.version)
     })
@@ -39,9 +39,9 @@ fn numbers(version: &str) -> Vec<u64> {
 
 /// The error for an installed CLI version that is known not to work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{agent} {found} is installed, and {oldest} or newer is needed: {reason}; update it")]
+#[error("{agent} {found} is too old: {reason}; install {agent} {oldest} or newer")]
 pub struct OutdatedAgent {
-    /// The agent's name.
+    /// The name of the agent.
     pub agent: String,
     /// The installed version.
     pub found: String,
@@ -51,10 +51,10 @@ pub struct OutdatedAgent {
     pub reason: String,
 }
 
-/// Checks the installed version of a CLI. Returns an error if it is known not to work, and otherwise notes
-/// for the user, for example about a version that was never tried.
-pub fn check_version(adapter: &Adapter, words: &[String]) -> Result<Vec<String>, OutdatedAgent> {
-    let (Some(package), Some(program)) = (&adapter.package, words.first()) else { return Ok(Vec::new()) };
+/// Checks the installed version of a CLI, whose program is the first element of `argv`. Returns an error if the
+/// version is known not to work, and otherwise notes for the user, for example about an untested version.
+pub fn check_version(adapter: &Adapter, argv: &[String]) -> Result<Vec<String>, OutdatedAgent> {
+    let (Some(package), Some(program)) = (&adapter.package, argv.first()) else { return Ok(Vec::new()) };
     // If the program is missing, the run itself reports that.
     let Some(found) = find(program).and_then(|file| version(&file, package)) else { return Ok(Vec::new()) };
     let name = &adapter.name;
@@ -66,7 +66,7 @@ pub fn check_version(adapter: &Adapter, words: &[String]) -> Result<Vec<String>,
     let newest = adapter.newest.as_ref().filter(|newest| numbers(&found) > numbers(newest));
     Ok(newest
         .map(|newest| {
-            format!("{name} {found} is installed, which is newer than {newest}, the newest that was tried")
+            format!("{name} {found} is newer than {newest}, the newest version that guard was tested with")
         })
         .into_iter()
         .collect())

@@ -13,33 +13,34 @@ use serde_json::{Value, json};
 
 use super::session::Session;
 use super::{Cancel, ExecRequest};
-use crate::agent::{AgentEvent, Reading};
+use crate::agent::{AgentEvent, OutputParser};
 use crate::outcome::RunResult;
 use crate::transcript::{Event, EventType, Stream, decode_base64};
 
-/// How many bytes of the agent's standard error are kept.
+/// The number of bytes of the agent's standard error that are kept. [`append_bounded`] holds up to twice as many.
 const KEPT: usize = 64 << 10;
 /// The largest number of messages in a result, and their total size in bytes.
 const MOST_MESSAGES: usize = 10_000;
 const LARGEST_MESSAGES: usize = 64 << 20;
 
 /// The note for a working tree with uncommitted changes, which the agent's branch does not contain.
-const LEFT_OUT: &str = "changes that are not committed were left out: the agent works on a branch that begins at the last commit";
+const UNCOMMITTED_NOTE: &str =
+    "the agent does not see uncommitted changes of the working tree: its branch starts at the last commit";
 
-/// An output event, borrowed from its line. Nearly all bytes arrive as such events, so this avoids a second
-/// copy.
+/// An output event that borrows from its line. Nearly all bytes arrive in such events, so borrowing avoids copying
+/// them twice.
 #[derive(Deserialize)]
-struct Printed<'l> {
+struct OutputEvent<'l> {
     #[serde(borrow)]
     event_type: Cow<'l, str>,
     #[serde(borrow)]
     timestamp: Cow<'l, str>,
     #[serde(borrow)]
-    data: Piece<'l>,
+    data: OutputData<'l>,
 }
 
 #[derive(Deserialize)]
-struct Piece<'l> {
+struct OutputData<'l> {
     #[serde(borrow)]
     stream: Cow<'l, str>,
     text: Option<String>,
@@ -47,31 +48,31 @@ struct Piece<'l> {
 }
 
 /// Reads the events of one attempt.
-pub(super) struct Listener<'l> {
-    pub(super) reading: Option<Reading>,
+pub(super) struct EventReader<'l> {
+    pub(super) parser: Option<OutputParser>,
     pub(super) result: Option<RunResult>,
     pub(super) messages: Vec<Value>,
-    /// The end of what the agent printed on standard error.
+    /// The end of the agent's standard error.
     pub(super) stderr: String,
-    /// Notes for the caller about the run.
+    /// Remarks about the run for the `notes` of the result.
     pub(super) notes: Vec<String>,
     keeps_messages: bool,
     kept_bytes: usize,
     session: Option<&'l mut Session>,
     cancel: &'l Cancel,
-    see: &'l mut dyn FnMut(AgentEvent),
+    on_event: &'l mut dyn FnMut(AgentEvent),
 }
 
-impl<'l> Listener<'l> {
+impl<'l> EventReader<'l> {
     pub(super) fn new(
         request: &ExecRequest,
-        reading: Option<Reading>,
+        parser: Option<OutputParser>,
         session: Option<&'l mut Session>,
         cancel: &'l Cancel,
-        see: &'l mut dyn FnMut(AgentEvent),
+        on_event: &'l mut dyn FnMut(AgentEvent),
     ) -> Self {
         Self {
-            reading,
+            parser,
             result: None,
             messages: Vec::new(),
             stderr: String::new(),
@@ -80,7 +81,7 @@ impl<'l> Listener<'l> {
             kept_bytes: 0,
             session,
             cancel,
-            see,
+            on_event,
         }
     }
 
@@ -91,17 +92,17 @@ impl<'l> Listener<'l> {
             line.clear();
             match input.read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => break,
-                Ok(_) => self.line(&line),
+                Ok(_) => self.read_line(&line),
             }
         }
-        if let Some(mut reading) = self.reading.take() {
-            reading.finish(|event| self.agent_says(event));
-            self.reading = Some(reading);
+        if let Some(mut parser) = self.parser.take() {
+            parser.finish(|event| self.report_agent_event(event));
+            self.parser = Some(parser);
         }
     }
 
-    /// Passes an event of the agent on, and keeps it if the request asked for messages.
-    fn agent_says(&mut self, event: AgentEvent) {
+    /// Passes an event of the agent on, and keeps it if the request wants all messages in the result.
+    fn report_agent_event(&mut self, event: AgentEvent) {
         if self.keeps_messages && self.messages.len() < MOST_MESSAGES {
             let size = event.data.to_string().len();
             if self.kept_bytes + size <= LARGEST_MESSAGES {
@@ -109,13 +110,13 @@ impl<'l> Listener<'l> {
                 self.messages.push(event.data.clone());
             }
         }
-        (self.see)(event);
+        (self.on_event)(event);
     }
 
-    fn line(&mut self, line: &[u8]) {
-        let printed = serde_json::from_slice::<Printed<'_>>(line).ok();
-        if let Some(printed) = printed.filter(|printed| printed.event_type == EventType::Output) {
-            return self.output(printed);
+    fn read_line(&mut self, line: &[u8]) {
+        let output = serde_json::from_slice::<OutputEvent<'_>>(line).ok();
+        if let Some(output) = output.filter(|output| output.event_type == EventType::Output) {
+            return self.on_output(output);
         }
         // The last line is the result, which has no event type.
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
@@ -124,51 +125,52 @@ impl<'l> Listener<'l> {
             return;
         }
         if event.event_type == EventType::RunStarted {
-            self.begun(&event.data);
+            self.on_run_started(&event.data);
         }
         if event.event_type != EventType::RunFinished {
             let timestamp = time(&event.timestamp);
             let Event { event_type, message, data, .. } = event;
-            (self.see)(AgentEvent { event_type, message, timestamp, data });
+            (self.on_event)(AgentEvent { event_type, message, timestamp, data });
         }
     }
 
-    /// The run has begun, so it can now be cancelled in an orderly way.
-    fn begun(&mut self, data: &Value) {
-        self.cancel.begun();
+    /// Handles the start of the run: it can now be cancelled in an orderly way, and its worktree is known.
+    fn on_run_started(&mut self, data: &Value) {
+        self.cancel.set_begun();
         if data.get("leaves_changes_behind").and_then(Value::as_bool) == Some(true) {
-            self.notes.push(LEFT_OUT.to_string());
-            (self.see)(AgentEvent::new(EventType::ExecNote, LEFT_OUT, json!({})));
+            self.notes.push(UNCOMMITTED_NOTE.to_string());
+            (self.on_event)(AgentEvent::new(EventType::ExecNote, UNCOMMITTED_NOTE, json!({})));
         }
         let text = |key: &str| data.get(key).and_then(Value::as_str);
         if let (Some(session), Some(branch), Some(worktree)) =
             (&mut self.session, text("branch"), text("worktree"))
         {
-            // Save this now: if this process is killed, nobody else records it. A failure here must not lose
-            // the result.
-            let _ = session.works_in(branch, worktree);
+            // Save the worktree now: if this process is killed later, no other process records it. A failure
+            // to save it must not lose the result.
+            let _ = session.record_worktree(branch, worktree);
         }
     }
 
-    fn output(&mut self, printed: Printed<'_>) {
-        let Piece { stream, text, base64 } = printed.data;
+    fn on_output(&mut self, output: OutputEvent<'_>) {
+        let OutputData { stream, text, base64 } = output.data;
         let Some(stream) = Stream::named(&stream) else { return };
         let Some(bytes) = text.map(String::into_bytes).or_else(|| decode_base64(&base64?)) else { return };
-        let timestamp = time(&printed.timestamp);
+        let timestamp = time(&output.timestamp);
         if matches!(stream, Stream::Stdout | Stream::Terminal)
-            && let Some(mut reading) = self.reading.take()
+            && let Some(mut parser) = self.parser.take()
         {
-            reading.at(timestamp);
-            reading.feed(&bytes, |event| self.agent_says(event));
-            self.reading = Some(reading);
+            parser.at(timestamp);
+            parser.feed(&bytes, |event| self.report_agent_event(event));
+            self.parser = Some(parser);
             return;
         }
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if stream == Stream::Stderr {
-            keep(&mut self.stderr, &text);
+            append_bounded(&mut self.stderr, &text);
         }
         let data = json!({ "stream": stream.name(), "text": text });
-        (self.see)(AgentEvent { event_type: EventType::Output.to_string(), message: text, timestamp, data });
+        let event_type = EventType::Output.to_string();
+        (self.on_event)(AgentEvent { event_type, message: text, timestamp, data });
     }
 }
 
@@ -176,8 +178,8 @@ fn time(text: &str) -> SystemTime {
     text.parse::<Timestamp>().map_or_else(|_| SystemTime::now(), SystemTime::from)
 }
 
-/// Appends text and keeps only the end of it.
-pub(super) fn keep(text: &mut String, more: &str) {
+/// Appends text, and drops the beginning when the whole exceeds twice [`KEPT`] bytes.
+pub(super) fn append_bounded(text: &mut String, more: &str) {
     text.push_str(more);
     if text.len() > 2 * KEPT {
         let mut from = text.len() - KEPT;

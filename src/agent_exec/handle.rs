@@ -75,19 +75,20 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<(AgentEvent, usize)>,
-    /// The total weight of the buffered events.
+    /// The approximate memory size of the buffered events.
     bytes: usize,
-    /// The number of dropped events: in total, and since the last event that fit.
+    /// The number of dropped events in total.
     dropped: u64,
+    /// The number of events dropped since the last event that fit into the buffer.
     missing: u64,
-    /// Nobody reads events any more, so they are discarded.
-    is_deaf: bool,
+    /// The caller reads no more events, so new ones are discarded.
+    discards_events: bool,
     result: Option<Box<ExecResult>>,
     is_over: bool,
     waker: Option<Waker>,
 }
 
-/// The approximate memory size of a value.
+/// The approximate memory size of a JSON value.
 fn weight(value: &Value) -> usize {
     let inner = match value {
         Value::String(text) => text.len(),
@@ -100,7 +101,7 @@ fn weight(value: &Value) -> usize {
 
 impl State {
     fn push(&mut self, event: AgentEvent) {
-        if self.is_deaf {
+        if self.discards_events {
             return;
         }
         let weight = size_of::<AgentEvent>() + event.message.len() + weight(&event.data);
@@ -119,7 +120,7 @@ impl State {
     fn mark_missing(&mut self) {
         let count = std::mem::take(&mut self.missing);
         if count > 0 {
-            let message = format!("{count} events were dropped: they were not read in time");
+            let message = format!("{count} events were dropped because the caller read too slowly");
             self.events.push_back((AgentEvent::new(DROPPED, message, json!({ "count": count })), 0));
         }
     }
@@ -163,8 +164,8 @@ impl Executor {
         let ends = Ends(shared.clone());
         let work = move || {
             let ends = ends;
-            let see = &mut |event: AgentEvent| ends.0.change(|state| state.push(event));
-            let mut result = Box::new(executor.execute(&request, &cancel, see));
+            let on_event = &mut |event: AgentEvent| ends.0.change(|state| state.push(event));
+            let mut result = Box::new(executor.execute(&request, &cancel, on_event));
             shared.change(|state| {
                 state.mark_missing();
                 result.events.dropped = state.dropped;
@@ -225,14 +226,15 @@ impl Running {
 
     fn stop_listening(&self) {
         let mut state = self.shared.lock();
-        state.is_deaf = true;
+        state.discards_events = true;
         state.events.clear();
         state.bytes = 0;
     }
 }
 
 fn result_of(state: &mut State) -> ExecResult {
-    let broken = || Box::new(ExecResult::refused(ErrorKind::Internal, "the request broke off"));
+    let problem = "guard's request thread ended without a result";
+    let broken = || Box::new(ExecResult::refused(ErrorKind::Internal, problem));
     *state.result.take().unwrap_or_else(broken)
 }
 

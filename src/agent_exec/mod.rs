@@ -1,14 +1,14 @@
-//! Runs a request to an agent: events while it runs, and one result at the end whatever the CLI does.
+//! Executes a request to an agent: reports events while the agent works, and always returns one result, whatever
+//! the agent's CLI does.
 //!
 //! ```text
-//!   request ─► adapter, session ─► attempt: `guard run --stream-json …` (a process of its own) ─► agent's lines ─► events
-//!                     ▲                                  │ failed in a way that may pass
+//!   request ─► adapter, session ─► attempt: `guard run --stream-json …` (a child process) ─► agent's lines ─► events
+//!                     ▲                                  │ temporary failure
 //!                     └──────── wait 0.5 s, 1 s, 2 s ◄───┘
 //! ```
 //!
 //! Every attempt is a separate process, because a run forks and therefore needs a process with one thread.
-//! Many attempts can run at once beside any async runtime. This module starts no program other than guard
-//! itself.
+//! Many attempts can run at once, under any async runtime. This module starts no program other than guard itself.
 #![forbid(unsafe_code)]
 
 mod attempt;
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::agent::{Adapter, AgentEvent, Ask};
+use crate::agent::{Adapter, AgentEvent, InvocationSpec};
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
 use attempt::AttemptOutcome;
@@ -41,7 +41,7 @@ use result::Failure;
 use retry::Next;
 use session::{Session, Store};
 
-/// Executes requests to agents.
+/// Executes requests to agents by starting `guard run` for each attempt.
 #[derive(Debug, Clone)]
 pub struct Executor {
     /// The path of the guard executable that runs the attempts.
@@ -58,43 +58,43 @@ pub struct Executor {
 struct Prepared {
     adapter: Option<Adapter>,
     program: Vec<String>,
-    ask: Ask,
+    spec: InvocationSpec,
     session: Option<Session>,
     resumes: bool,
-    /// Notes for the caller that are known before the first attempt.
+    /// Remarks for the `notes` of the result that are known before the first attempt.
     notes: Vec<String>,
 }
 
 impl Prepared {
     /// Records an attempt in the session. A failure to do so must not lose the result.
-    fn note(&mut self, tried: &AttemptOutcome) {
+    fn record_attempt(&mut self, outcome: &AttemptOutcome) {
         let Some(session) = &mut self.session else { return };
-        let agents_id = tried.conclusion.as_ref().and_then(|end| end.session.as_deref());
+        let agents_id = outcome.conclusion.as_ref().and_then(|end| end.session.as_deref());
         if let Some(id) = agents_id
             .filter(|_| !self.resumes && self.adapter.as_ref().is_some_and(Adapter::chooses_session_ids))
         {
             session.set_agents_id(id);
         }
-        let _ = session.note(&tried.result);
+        let _ = session.record_run(&outcome.result);
     }
 
-    /// Removes a new session whose request failed before any work began.
-    fn close(self, is_success: bool) {
+    /// Removes a new session whose request failed before the agent did any work.
+    fn remove_unused_session(self, is_success: bool) {
         if let Some(session) = self.session.filter(|_| !self.resumes && !is_success) {
-            session.forget();
+            session.remove_if_unused();
         }
     }
 }
 
 impl Executor {
-    /// Executes a request and blocks until it ends; no async runtime is needed. `see` receives the events.
-    /// The request waits while `see` runs; [`Executor::start`] drops events instead of waiting for a slow
-    /// reader.
+    /// Executes a request and blocks until it ends; no async runtime is needed. `on_event` receives the events.
+    /// Reading the agent's output pauses while `on_event` runs; [`Executor::start`] drops events instead of waiting
+    /// for a slow reader.
     pub fn execute(
         &self,
         request: &ExecRequest,
         cancel: &Cancel,
-        see: &mut dyn FnMut(AgentEvent),
+        on_event: &mut dyn FnMut(AgentEvent),
     ) -> ExecResult {
         let began = Instant::now();
         let mut prepared = match self.prepare(request, cancel) {
@@ -102,51 +102,52 @@ impl Executor {
             Err(failure) => return ExecResult::failed(request, &failure, began.elapsed()),
         };
         let mut events = EventCounts::default();
-        let mut told = 0;
-        let mut tell = |event: AgentEvent| {
-            told += 1;
-            see(event);
+        let mut reported = 0;
+        let mut report = |event: AgentEvent| {
+            reported += 1;
+            on_event(event);
         };
         for note in &prepared.notes {
-            tell(AgentEvent::new(EventType::ExecNote, note.clone(), json!({})));
+            report(AgentEvent::new(EventType::ExecNote, note.clone(), json!({})));
         }
         let mut attempts: Vec<Attempt> = Vec::new();
-        let (tried, why_not) = loop {
-            let tried = attempt::run(self, request, &mut prepared, cancel, &mut tell);
-            prepared.note(&tried);
-            let next = retry::next(&tried, attempts.len() as u32, request.max_retries);
-            attempts.push(tried.attempt());
+        let (outcome, why_not) = loop {
+            let outcome = attempt::run(self, request, &mut prepared, cancel, &mut report);
+            prepared.record_attempt(&outcome);
+            let next = retry::next(&outcome, attempts.len() as u32, request.max_retries);
+            attempts.push(outcome.attempt());
             match next {
-                Next::Again(_) if cancel.is_set() => break (tried, None),
+                Next::Again(_) if cancel.is_set() => break (outcome, None),
                 Next::Again(wait) => {
-                    tell(retry_event(&tried, attempts.len(), wait));
+                    report(retry_event(&outcome, attempts.len(), wait));
                     if cancel.wait(wait) {
-                        break (tried, None);
+                        break (outcome, None);
                     }
-                    events.add_read(&tried);
+                    events.add_read(&outcome);
                 }
                 Next::Stop(why_not) => {
                     if let Some(why_not) = &why_not {
-                        tell(not_retried_event(&tried, attempts.len(), why_not));
+                        report(not_retried_event(&outcome, attempts.len(), why_not));
                     }
-                    break (tried, why_not);
+                    break (outcome, why_not);
                 }
             }
         };
-        events.add_read(&tried);
-        events.told = told;
-        let mut result = ExecResult::of(request, &prepared, tried, attempts, events, began.elapsed());
+        events.add_read(&outcome);
+        events.told = reported;
+        let took = began.elapsed();
+        let mut result = ExecResult::from_attempts(request, &prepared, outcome, attempts, events, took);
         if let Some(detail) = &mut result.run.error_detail {
             detail.not_retried = why_not;
         }
-        prepared.close(result.run.success);
+        prepared.remove_unused_session(result.run.success);
         result
     }
 
     fn prepare(&self, request: &ExecRequest, cancel: &Cancel) -> Result<Prepared, Failure> {
         request.check()?;
         if cancel.is_set() {
-            return Err(Failure::new(ErrorKind::Cancelled, "cancelled before anything ran"));
+            return Err(Failure::new(ErrorKind::Cancelled, "the request was cancelled before it started"));
         }
         let Some(adapter) = request.adapter()? else {
             return Ok(Prepared { program: request.command.clone(), ..Prepared::default() });
@@ -160,14 +161,14 @@ impl Executor {
         }
         let notes = check_version(&adapter, &program)
             .map_err(|problem| Failure::new(ErrorKind::ConfigError, problem.to_string()))?;
-        let store = Store { folder: self.sessions.join(&adapter.name) };
+        let store = Store { directory: self.sessions.join(&adapter.name) };
         let (session, resumes) = match (&request.session_id, adapter.has_sessions()) {
             (Some(id), true) => (Some(store.resume(id, &request.cd)?), true),
             (Some(id), false) => {
-                let message = format!("{} has no sessions that could go on, and {id} is one", adapter.name);
+                let message = format!("cannot continue the session {id}: {} has no sessions", adapter.name);
                 return Err(Failure::new(ErrorKind::SessionLost, message));
             }
-            (None, true) => (Some(store.begin(&request.cd)?), false),
+            (None, true) => (Some(store.create(&request.cd)?), false),
             (None, false) => (None, false),
         };
         // The id by which the agent knows the session.
@@ -175,7 +176,8 @@ impl Executor {
             Some(session) if resumes && adapter.chooses_session_ids() => {
                 let lost = || {
                     let message = format!(
-                        "{} never said what it calls the session {}; begin a new one, with all of its context",
+                        "{} did not report its own id of the session {}, which is needed to continue it; \
+                         start a new session and repeat the context in its prompt",
                         adapter.name, session.id
                     );
                     Failure::new(ErrorKind::SessionLost, message)
@@ -184,30 +186,31 @@ impl Executor {
             }
             session => session.as_ref().map(|session| session.id.clone()),
         };
-        let ask = Ask {
+        let spec = InvocationSpec {
             prompt: request.prompt.clone(),
             model: request.model.clone(),
             yolo: request.yolo,
             session: agents_id.map(|id| (id, resumes)),
             format: request.output_format,
         };
-        Ok(Prepared { adapter: Some(adapter), program, ask, session, resumes, notes })
+        Ok(Prepared { adapter: Some(adapter), program, spec, session, resumes, notes })
     }
 }
 
-fn about(tried: &AttemptOutcome, attempt: usize) -> serde_json::Value {
-    let kind = tried.error_kind().map_or("", ErrorKind::as_str);
-    json!({ "attempt": attempt, "run_id": tried.result.run_id, "error_kind": kind })
+/// The data of an event about a failed attempt.
+fn attempt_data(outcome: &AttemptOutcome, attempt: usize) -> serde_json::Value {
+    let kind = outcome.error_kind().map_or("", ErrorKind::as_str);
+    json!({ "attempt": attempt, "run_id": outcome.result.run_id, "error_kind": kind })
 }
 
-fn retry_event(tried: &AttemptOutcome, attempt: usize, wait: Duration) -> AgentEvent {
-    let mut data = about(tried, attempt);
+fn retry_event(outcome: &AttemptOutcome, attempt: usize, wait: Duration) -> AgentEvent {
+    let mut data = attempt_data(outcome, attempt);
     data["wait_ms"] = json!(wait.as_millis() as u64);
-    let message = format!("{}: trying again", tried.error_kind().map_or("", ErrorKind::as_str));
+    let message = format!("{}: retrying", outcome.error_kind().map_or("", ErrorKind::as_str));
     AgentEvent::new(EventType::ExecRetry, message, data)
 }
 
-fn not_retried_event(tried: &AttemptOutcome, attempt: usize, why_not: &str) -> AgentEvent {
-    let message = format!("{}: {why_not}", tried.error_kind().map_or("", ErrorKind::as_str));
-    AgentEvent::new(EventType::ExecNotRetried, message, about(tried, attempt))
+fn not_retried_event(outcome: &AttemptOutcome, attempt: usize, why_not: &str) -> AgentEvent {
+    let message = format!("{}: {why_not}", outcome.error_kind().map_or("", ErrorKind::as_str));
+    AgentEvent::new(EventType::ExecNotRetried, message, attempt_data(outcome, attempt))
 }

@@ -1,4 +1,6 @@
-//! What somebody asks for.
+//! The request of `guard exec`: its JSON format, its validation, and the choice of the agent.
+//!
+//! The doc comments of [`ExecRequest`] become the descriptions in the published JSON schema.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,86 +13,87 @@ use super::result::Failure;
 use crate::agent::{self, Adapter, OutputFormat};
 use crate::outcome::ErrorKind;
 
-/// What an agent may change.
+/// Which files the agent may write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sandbox {
-    /// Nothing: the policy `readonly`, in the directory itself.
+    /// The agent may write no files. It works in `cd` itself, under the policy `readonly`.
     ReadOnly,
-    /// The working directory: the policy `strict`, in a repository with a worktree of its own.
+    /// The agent may write the working directory, under the policy `strict`. In a git repository it works in a separate
+    /// worktree on a new branch.
     #[default]
     WorkspaceWrite,
 }
 
-/// One request: a prompt for an agent, or a command.
+/// A request to run an agent with a prompt, or to run a command, in a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
     /// The prompt for the agent.
     #[serde(default, alias = "PROMPT")]
     pub prompt: String,
-    /// A command to run instead; or, with a prompt, the agent's program if it is not on PATH.
+    /// Without a prompt: the command to run, with its arguments. With a prompt: the agent's program, if it is not on PATH.
     #[serde(default)]
     pub command: Vec<String>,
-    /// `gemini`, `claude`, `codex`, `agy`, or `generic` for any command. Default: with a prompt, the agent whose program
-    /// `command` names, or `gemini`; without a prompt, `generic`.
+    /// The agent: `gemini`, `claude`, `codex`, `agy`, or `generic` for a command without a prompt. Default: with a prompt,
+    /// the agent whose program `command` names, or else `gemini`; without a prompt, `generic`.
     #[serde(default)]
     pub agent: Option<String>,
-    /// The working directory.
+    /// The working directory, as an absolute path.
     pub cd: PathBuf,
-    /// What the agent may change.
+    /// Which files the agent may write.
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// The policy, instead of the one that `sandbox` selects.
+    /// The name or path of a policy to use instead of the one that `sandbox` selects.
     #[serde(default)]
     pub policy: Option<String>,
-    /// Tell the agent not to ask for permission. The sandbox is the same either way.
+    /// Whether the agent acts without asking for approval. The sandbox is the same either way.
     #[serde(default = "yes")]
     pub yolo: bool,
-    /// The session to continue.
+    /// The session to continue: `SESSION_ID` of an earlier result.
     #[serde(default, alias = "SESSION_ID")]
     pub session_id: Option<String>,
-    /// The model; the adapter's default if not given.
+    /// The model to use. Default: the agent's default model.
     #[serde(default)]
     pub model: Option<String>,
-    /// The agent's output format. With `json` there are no events while it works. With `text` the session cannot be
-    /// continued, and exit code 0 with an answer counts as success.
+    /// The output format to request from the agent. With `json`, there are no events while the agent works. With `text`,
+    /// sessions cannot be continued, and exit code 0 with a non-empty answer counts as success.
     #[serde(default)]
     pub output_format: OutputFormat,
-    /// End the run after this many seconds without output, a new program or CPU work.
+    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no CPU.
     #[serde(default = "idle")]
     pub timeout: u64,
-    /// End the run after this many seconds.
+    /// The limit on the total duration of one attempt, in seconds.
     #[serde(default = "total")]
     pub max_duration: u64,
-    /// How often guard retries a temporary error.
+    /// How often guard retries after an error that may be temporary. At most 10.
     #[serde(default = "one")]
     pub max_retries: u32,
-    /// In a repository: work in the directory itself instead of a worktree. Nothing can be committed then.
+    /// In a git repository: work in `cd` itself instead of a separate worktree. The agent cannot commit then.
     #[serde(default)]
     pub in_place: bool,
-    /// In a repository: work in the linked worktree that contains `cd`, on its branch.
+    /// In a git repository: work in the linked worktree that contains `cd`, on its branch.
     #[serde(default)]
     pub here: bool,
-    /// Further files or directories the agent may read.
+    /// Further files or directories that the agent may read, as absolute paths.
     #[serde(default)]
     pub read: Vec<PathBuf>,
-    /// Further files or directories the agent may write, whatever `sandbox` says.
+    /// Further files or directories that the agent may write, as absolute paths. They apply whatever `sandbox` is.
     #[serde(default)]
     pub write: Vec<PathBuf>,
-    /// Further environment variables for the agent.
+    /// Environment variables to set for the agent.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// End the run after this many tokens, input and output together.
+    /// The limit on model tokens, input and output together. guard ends the run when it is reached.
     #[serde(default)]
     pub max_tokens: Option<u64>,
-    /// End the run after this many requests to a model.
+    /// The limit on requests to a model. guard ends the run when it is reached.
     #[serde(default)]
     pub max_requests: Option<u64>,
-    /// Put all events of the agent into the result.
+    /// Whether the result contains all events of the agent, in `all_messages`.
     #[serde(default)]
     pub return_all_messages: bool,
-    /// Put usage metrics into the result.
+    /// Whether the result contains usage figures, in `metrics`.
     #[serde(default)]
     pub return_metrics: bool,
 }
@@ -111,7 +114,7 @@ fn one() -> u32 {
     1
 }
 
-/// The fields of a request that differ least from what somebody wrote.
+/// The known field whose name is most similar to an unknown one, if any is similar enough.
 fn nearest(field: &str) -> Option<String> {
     let schema = schemars::schema_for!(ExecRequest).to_value();
     let known = schema["properties"].as_object().map(|all| all.keys().cloned().collect::<Vec<_>>());
@@ -121,36 +124,36 @@ fn nearest(field: &str) -> Option<String> {
     known.into_iter().min_by_key(distance).filter(|name| distance(name) <= 2 + field.len() / 4)
 }
 
-/// Text that is no request.
+/// Why a text is not a valid request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// Nothing but space.
-    #[error("it is empty")]
+    /// The text is empty or consists of white space.
+    #[error("the text is empty")]
     Empty,
-    /// No JSON.
-    #[error("it is not JSON: {0}")]
+    /// The text is not valid JSON.
+    #[error("the text is not valid JSON: {0}")]
     NotJson(String),
-    /// JSON of another kind.
-    #[error("it is {0} and not an object")]
+    /// The text is valid JSON, but not an object.
+    #[error("expected a JSON object, found {0}")]
     NotAnObject(&'static str),
-    /// A field that requests do not have, and the one that is probably meant.
-    #[error("there is no field `{field}`; {}", match nearest {
+    /// The object has a field that requests do not have.
+    #[error("unknown field `{field}`; {}", match nearest {
         Some(nearest) => format!("did you mean `{nearest}`?"),
-        None => "the schema has them all".to_string(),
+        None => "schemas/exec-request.schema.json lists all fields".to_string(),
     })]
     UnknownField {
-        /// As it was written.
+        /// The unknown field.
         field: String,
         /// The field with the most similar name.
         nearest: Option<String>,
     },
-    /// A field is missing, or has a value that it cannot have.
+    /// A field is missing or has an invalid value. Holds the parser's message, which names the field.
     #[error("{0}")]
     Field(String),
 }
 
-/// Why a text is no request, for whoever wrote it.
+/// Turns a parser error into a message that says what is wrong with the request.
 fn explain(text: &str, error: &serde_json::Error) -> RequestError {
     if text.trim().is_empty() {
         return RequestError::Empty;
@@ -162,11 +165,11 @@ fn explain(text: &str, error: &serde_json::Error) -> RequestError {
         let what = match value {
             Value::Array(_) => "an array",
             Value::String(_) => "a string",
-            _ => "a bare value",
+            _ => "a number, boolean or null",
         };
         return RequestError::NotAnObject(what);
     };
-    // One field at a time: serde names the first that it does not know, and this is its name.
+    // serde's message quotes the first unknown field. Find that field among those of the object.
     let is_unknown = |field: &&String| error.to_string().contains(&format!("unknown field `{field}`"));
     match fields.keys().find(is_unknown) {
         Some(field) => RequestError::UnknownField { field: field.clone(), nearest: nearest(field) },
@@ -175,12 +178,12 @@ fn explain(text: &str, error: &serde_json::Error) -> RequestError {
 }
 
 impl ExecRequest {
-    /// A request as JSON; the error says what is wrong with it, in words for people.
+    /// Parses a request from JSON.
     pub fn from_json(text: &str) -> Result<Self, RequestError> {
         serde_json::from_str(text).map_err(|error| explain(text, &error))
     }
 
-    /// A prompt for the usual agent in a directory.
+    /// Creates a request for the default agent to work on a prompt in the directory `cd`.
     pub fn new(prompt: impl Into<String>, cd: impl Into<PathBuf>) -> Self {
         Self {
             prompt: prompt.into(),
@@ -208,57 +211,57 @@ impl ExecRequest {
         }
     }
 
-    /// Whether it can be run at all.
+    /// Rejects a request with invalid values.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         if self.prompt.contains('\0') || self.command.iter().any(|word| word.contains('\0')) {
-            return bad("a NUL cannot be handed to a program".to_string());
+            return bad("the prompt or the command contains a NUL character; remove it".to_string());
         }
         if !self.cd.is_absolute() || !self.cd.is_dir() {
             return bad(format!(
-                "cd must be an absolute path of a directory, and {} is not",
-                self.cd.display()
+                "`cd` must be the absolute path of an existing directory, and {:?} is not",
+                self.cd
             ));
         }
         for (name, seconds) in [("timeout", self.timeout), ("max_duration", self.max_duration)] {
             if seconds == 0 || seconds > 7 * 24 * 3600 {
-                return bad(format!("{name} is between 1 second and a week"));
+                return bad(format!("`{name}` is {seconds} seconds; it must be from 1 to 604800 (a week)"));
             }
         }
         if self.max_retries > 10 {
-            return bad("max_retries is at most 10".to_string());
+            return bad(format!("`max_retries` is {}; it must be at most 10", self.max_retries));
         }
-        let is_odd =
+        let is_invalid =
             |name: &String| name.starts_with('-') || name.contains(|c: char| c.is_whitespace() || c == '\0');
-        if let Some(model) = self.model.as_ref().filter(|name| name.is_empty() || is_odd(name)) {
-            return bad(format!("{model:?} is no name of a model"));
+        if let Some(model) = self.model.as_ref().filter(|name| name.is_empty() || is_invalid(name)) {
+            return bad(format!("`model`: {model:?} is not a valid model name"));
         }
         if self.here && self.in_place {
-            return bad("here and in_place contradict each other; give one".to_string());
+            return bad("`here` and `in_place` exclude each other; set only one of them".to_string());
         }
         if let Some(path) = self.read.iter().chain(&self.write).find(|path| !path.is_absolute()) {
-            return bad(format!("read and write take absolute paths, and {} is none", path.display()));
+            return bad(format!("`read` and `write` need absolute paths, and {path:?} is relative"));
         }
         let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
         if let Some((name, _)) =
             self.environment.iter().find(|(name, value)| !is_name(name) || value.contains('\0'))
         {
-            return bad(format!("environment: {name:?} cannot be a variable"));
+            return bad(format!("`environment`: the name or value of the variable {name:?} is invalid"));
         }
         Ok(())
     }
 
-    /// The agent that is asked; none where a command is just run.
+    /// The adapter of the agent to run; `None` for a command without a prompt.
     pub(super) fn adapter(&self) -> Result<Option<Adapter>, Failure> {
         let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         let adapter = match (self.agent.as_deref(), self.command.first()) {
             (Some("generic"), None) => {
-                return bad("there is neither a prompt for an agent nor a command".to_string());
+                return bad("the agent `generic` needs a `command`".to_string());
             }
             (Some("generic"), Some(_)) => None,
             (Some(name), _) => match agent::named(name) {
                 Some(adapter) => Some(adapter),
-                None => return bad(format!("there is no agent `{name}`; there are {}", known())),
+                None => return bad(format!("unknown agent `{name}`; known agents are {}", known())),
             },
             (None, None) => agent::named("gemini"),
             (None, Some(_)) if self.prompt.is_empty() => None,
@@ -266,7 +269,8 @@ impl ExecRequest {
                 Some(adapter) => Some(adapter),
                 None => {
                     return bad(format!(
-                        "{program} is no agent that takes a prompt; name the agent it is ({}), or leave the prompt out",
+                        "{program} is not the program of a known agent; set `agent` to one of {}, or leave \
+                         the prompt out to run it as a plain command",
                         known()
                     ));
                 }
@@ -274,7 +278,7 @@ impl ExecRequest {
         };
         let Some(adapter) = adapter else {
             if !self.prompt.is_empty() {
-                return bad("a command that is just run takes no prompt; name the agent it is".to_string());
+                return bad("the agent `generic` takes no prompt; set `agent` to another agent".to_string());
             }
             return Ok(None);
         };
@@ -284,25 +288,26 @@ impl ExecRequest {
         let longest = adapter.longest_prompt();
         if self.prompt.len() > longest {
             return bad(format!(
-                "the prompt has {} bytes, and {} takes {longest}; put the rest into a file of the directory",
+                "the prompt has {} bytes, and {} accepts at most {longest}; move a part of it to a file in \
+                 the working directory",
                 self.prompt.len(),
                 adapter.name
             ));
         }
         let format = self.output_format;
         if !adapter.start.formats.contains_key(&format) {
-            return bad(format!("{} has no output format {}", adapter.name, format.name()));
+            return bad(format!("{} does not support the output format {}", adapter.name, format.name()));
         }
-        // Which session it was would not be said, and a lost one would be taken for the right one.
+        // Text output does not name the session, so guard could not detect that the agent began another one.
         if format == OutputFormat::Text && self.session_id.is_some() {
             return bad(
-                "a session cannot go on in the output format text; use stream-json or json".to_string()
+                "the output format text cannot continue a session; use stream-json or json".to_string()
             );
         }
         Ok(Some(adapter))
     }
 
-    /// The policy that holds.
+    /// The policy in force: `policy` if it is set, otherwise the one that `sandbox` selects.
     pub(super) fn policy(&self) -> &str {
         match (&self.policy, self.sandbox) {
             (Some(policy), _) => policy,
@@ -312,7 +317,7 @@ impl ExecRequest {
     }
 }
 
-/// The agents there are, for people.
+/// The names that `agent` accepts, separated by commas.
 fn known() -> String {
     let mut names: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
     names.push("generic");
@@ -326,21 +331,15 @@ mod tests {
     #[test]
     fn what_is_no_request_is_explained() {
         for (text, words) in [
-            ("", "it is empty"),
-            (" \n", "it is empty"),
-            ("{", "it is not JSON"),
-            ("[]", "it is an array and not an object"),
-            ("\"x\"", "it is a string and not an object"),
-            ("5", "it is a bare value and not an object"),
-            ("{\"cd\": \"/\", \"promt\": \"x\"}", "there is no field `promt`; did you mean `prompt`?"),
-            (
-                "{\"cd\": \"/\", \"session\": \"x\"}",
-                "there is no field `session`; did you mean `session_id`?",
-            ),
-            (
-                "{\"cd\": \"/\", \"colour_of_the_sky\": 1}",
-                "there is no field `colour_of_the_sky`; the schema",
-            ),
+            ("", "the text is empty"),
+            (" \n", "the text is empty"),
+            ("{", "the text is not valid JSON"),
+            ("[]", "expected a JSON object, found an array"),
+            ("\"x\"", "expected a JSON object, found a string"),
+            ("5", "expected a JSON object, found a number"),
+            ("{\"cd\": \"/\", \"promt\": \"x\"}", "unknown field `promt`; did you mean `prompt`?"),
+            ("{\"cd\": \"/\", \"session\": \"x\"}", "unknown field `session`; did you mean `session_id`?"),
+            ("{\"cd\": \"/\", \"colour_of_the_sky\": 1}", "unknown field `colour_of_the_sky`; schemas/"),
             ("{\"prompt\": \"x\"}", "missing field `cd`"),
             ("{\"cd\": \"/\", \"timeout\": -1}", "invalid value: integer `-1`"),
             ("{\"cd\": \"/\", \"sandbox\": \"none\"}", "unknown variant `none`, expected `read-only` or"),

@@ -1,4 +1,6 @@
-//! What comes back.
+//! The result of `guard exec`: the last attempt's run result, with the agent's answer or error.
+//!
+//! The doc comments of the public types become the descriptions in the published JSON schema.
 
 use std::time::Duration;
 
@@ -12,12 +14,10 @@ use super::{ExecRequest, Prepared, retry};
 use crate::agent::{Conclusion, Ending};
 use crate::outcome::{ErrorDetail, ErrorKind, ModelUsage, RunResult, duration};
 
-/// A request that failed before anything ran.
+/// Why a request failed before its first attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// In a word.
     pub(super) kind: ErrorKind,
-    /// In a sentence.
     pub(super) message: String,
 }
 
@@ -27,72 +27,73 @@ impl Failure {
     }
 }
 
-/// One attempt to answer a request.
+/// One attempt to execute a request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
-    /// The attempt's run; `guard log` shows it.
+    /// The id of the attempt's run, for `guard log`.
     pub run_id: String,
-    /// The error kind.
+    /// The kind of error; absent if the attempt succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<ErrorKind>,
-    /// The duration in milliseconds.
+    /// The duration of the attempt in milliseconds.
     pub duration_ms: u64,
-    /// The attempt left commits or changed files. guard does not retry it then.
+    /// Whether the attempt left commits or changed files. guard never retries such an attempt.
     #[serde(default)]
     pub left_work: bool,
-    /// Its model usage.
+    /// The attempt's use of model APIs; absent if it used no gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelUsage>,
 }
 
-/// Counts of events.
+/// How many events there were.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventCounts {
-    /// Events reported.
+    /// The number of events that guard reported to the caller.
     pub told: u64,
-    /// Events dropped because the caller read too slowly. The transcript has them.
+    /// The number of events that guard dropped because the caller read too slowly. The transcript contains them.
     pub dropped: u64,
-    /// Lines of the agent's stream with an unknown event type.
+    /// The number of lines of the agent's output with an event type that guard does not know.
     pub unknown: u64,
-    /// Lines of the agent's stream that are not JSON objects.
+    /// The number of lines of the agent's output that are not JSON objects.
     pub unreadable: u64,
 }
 
 impl EventCounts {
-    /// Adds what was read of an attempt.
-    pub(super) fn add_read(&mut self, tried: &AttemptOutcome) {
-        if let Some(conclusion) = &tried.conclusion {
+    /// Adds the lines of an attempt's output that guard could not interpret.
+    pub(super) fn add_read(&mut self, outcome: &AttemptOutcome) {
+        if let Some(conclusion) = &outcome.conclusion {
             self.unknown += conclusion.unknown;
             self.unreadable += conclusion.unreadable;
         }
     }
 }
 
-/// `guard exec`: the result of the last attempt, in the agent's own terms.
+/// The result of `guard exec`: the last attempt's run result, with the agent's answer or error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecResult {
-    /// The run's result; `success`, `result`, `SESSION_ID`, `error`, `error_kind` and `error_detail` are the agent's.
+    /// The result of the last attempt's run. `success`, `result`, `error`, `error_kind` and `error_detail` also take the
+    /// agent's own output into account; `SESSION_ID` is the id with which a later request can continue the session.
     #[serde(flatten)]
     pub run: RunResult,
-    /// All attempts in order.
+    /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
-    /// Counts of events of all attempts.
+    /// How many events all attempts together had.
     #[serde(default)]
     pub events: EventCounts,
-    /// All events of the agent, if `return_all_messages` was set.
+    /// The JSON objects that the agent printed, if the request set `return_all_messages`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_messages: Option<Vec<Value>>,
-    /// Usage metrics, if `return_metrics` was set.
+    /// Usage figures, if the request set `return_metrics`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Value>,
-    /// What else the caller should know: an agent version that was not tested, uncommitted changes that were left out,
-    /// unknown event types.
+    /// Further remarks for the caller, for example that the agent's version is untested, that the agent did not see
+    /// uncommitted changes, or that its output had unknown event types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl ExecResult {
-    /// A failure before anything ran.
+    /// The result of a request that failed before its first attempt.
     pub(super) fn failed(request: &ExecRequest, failure: &Failure, took: Duration) -> Self {
         let mut run =
             RunResult { tool: tool(request), policy: request.policy().to_string(), ..RunResult::default() };
@@ -108,7 +109,7 @@ impl ExecResult {
         }
     }
 
-    /// The result of what could not even be understood as a request.
+    /// The result if there is no valid request, for example because its JSON cannot be parsed.
     pub fn refused(kind: ErrorKind, message: &str) -> Self {
         let request = ExecRequest::new("", "/");
         let mut result = Self::failed(&request, &Failure::new(kind, message), Duration::ZERO);
@@ -116,20 +117,21 @@ impl ExecResult {
         result
     }
 
-    pub(super) fn of(
+    /// The result of a request: that of the last attempt, with the agent's conclusion applied.
+    pub(super) fn from_attempts(
         request: &ExecRequest,
         prepared: &Prepared,
-        tried: AttemptOutcome,
+        outcome: AttemptOutcome,
         attempts: Vec<Attempt>,
         events: EventCounts,
         took: Duration,
     ) -> Self {
-        let AttemptOutcome { result: mut run, conclusion, messages, stderr, notes: of_run } = tried;
+        let AttemptOutcome { result: mut run, conclusion, messages, stderr, notes: of_run } = outcome;
         let mut notes = prepared.notes.clone();
         notes.extend(of_run);
         set_time(&mut run, took);
         run.tool = prepared.adapter.as_ref().map_or_else(|| tool(request), |adapter| adapter.name.clone());
-        // Always guard's own: what the agent calls it is the agent's matter.
+        // The caller always sees guard's session id, even if the agent uses another id for the session.
         if let Some(session) = &prepared.session {
             run.session_id.clone_from(&session.id);
         }
@@ -141,7 +143,7 @@ impl ExecResult {
                 json!({ "agent": conclusion.usage, "usage": run.usage, "unknown_events": conclusion.unknown, "unreadable_lines": conclusion.unreadable })
             });
         }
-        // Whatever the kind of failure: the limits that were in force, and the retries that were made.
+        // Every failure reports the limits in force and the number of retries.
         if let Some(detail) = &mut run.error_detail {
             detail.retries = attempts.len().saturating_sub(1) as u32;
             detail.idle_timeout_s = Some(request.timeout);
@@ -155,24 +157,20 @@ impl ExecResult {
     }
 }
 
-/// That events were ignored because nobody knows their kinds here: said once, whatever their number.
+/// One note about all unknown event types in the agent's output, with their counts; `None` if there are none.
 pub(super) fn ignored_events(kinds: &[(String, u64)]) -> Option<String> {
     let shown: Vec<String> = kinds.iter().map(|(kind, count)| format!("`{kind}` ({count})")).collect();
-    (!shown.is_empty()).then(|| {
-        format!(
-            "the agent's stream has events of kinds that guard does not know, and ignores: {}",
-            shown.join(", ")
-        )
-    })
+    (!shown.is_empty())
+        .then(|| format!("guard ignored events of unknown types in the agent's output: {}", shown.join(", ")))
 }
 
-/// Puts what an agent's output says into the result of its run: the answer, and what went wrong in the agent's own terms.
+/// Applies the conclusion from an agent's output to the result of its run: the answer, or the agent's error.
 pub fn apply_conclusion(run: &mut RunResult, conclusion: &Conclusion, stderr: &str) {
-    // Its code was 0, and it says that it succeeded.
+    // Success needs both: exit code 0, and a report of success in the output.
     run.success &= conclusion.success;
     run.result.clone_from(&conclusion.answer);
-    // What cut the run says more than how the agent took it.
-    let Some((kind, words)) = conclusion.error.as_ref().filter(|_| !was_cut(run)) else { return };
+    // If guard ended the run, its reason is more specific than the agent's error that followed.
+    let Some((kind, words)) = conclusion.error.as_ref().filter(|_| !was_ended_by_guard(run)) else { return };
     run.success = false;
     let mut detail = ErrorDetail {
         message: words.clone(),
@@ -184,23 +182,23 @@ pub fn apply_conclusion(run: &mut RunResult, conclusion: &Conclusion, stderr: &s
         retry::set_wait(&mut detail, wait, Timestamp::now());
     }
     run.error_detail = Some(detail);
-    // The summary is short; the details are in the details.
+    // `error` is a short summary; `error_detail.message` has the complete text.
     run.error = Some(words.chars().take(500).collect());
     run.error_kind = Some(*kind);
 }
 
-/// How a run's program ended, as its agent's output is to be read.
+/// How a run's program ended, for the interpretation of its output.
 pub fn ending(run: &RunResult) -> Ending {
     match (run.exit_code, run.signal) {
-        _ if was_cut(run) => Ending::Cut,
+        _ if was_ended_by_guard(run) => Ending::EndedByGuard,
         (_, Some(signal)) => Ending::Signal(signal),
         (Some(code), None) => Ending::Code(code),
-        (None, None) => Ending::Cut,
+        (None, None) => Ending::EndedByGuard,
     }
 }
 
-/// Whether guard ended the run, or it never was one.
-pub(super) fn was_cut(run: &RunResult) -> bool {
+/// True if guard ended the run, or the program never ran.
+pub(super) fn was_ended_by_guard(run: &RunResult) -> bool {
     run.error_kind.is_some_and(|kind| kind != ErrorKind::UpstreamError) || run.exit_code.is_none()
 }
 
@@ -224,7 +222,7 @@ fn set_error(run: &mut RunResult, request: &ExecRequest, kind: ErrorKind, words:
         retries,
         ..ErrorDetail::default()
     });
-    // The summary is short; the details are in the details.
+    // `error` is a short summary; `error_detail.message` has the complete text.
     run.error = Some(words.chars().take(500).collect());
     run.error_kind = Some(kind);
 }

@@ -15,44 +15,44 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// The delay before the first retry.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// What follows an attempt.
+/// What to do after an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
     /// Retry after this delay.
     Again(Duration),
-    /// Do not retry. The reason is given if the failure is of a kind that could be temporary.
+    /// Do not retry. Holds the reason if the failure may be temporary.
     Stop(Option<String>),
 }
 
-/// Decides what follows this attempt, given the number of retries already made.
-pub(super) fn next(tried: &AttemptOutcome, retries: u32, most: u32) -> Next {
-    if !tried.error_kind().is_some_and(may_pass) || retries >= most {
+/// Decides whether to retry after this attempt, given the number of retries already made and their maximum.
+pub(super) fn next(outcome: &AttemptOutcome, retries: u32, max_retries: u32) -> Next {
+    if !outcome.error_kind().is_some_and(may_be_temporary) || retries >= max_retries {
         return Next::Stop(None);
     }
     // A second attempt could undo or repeat the changes of the first.
-    if let Some(work) = tried.left_work() {
+    if let Some(work) = outcome.left_work() {
         return Next::Stop(Some(format!(
-            "it was not tried again, because the attempt left work behind: {work}"
+            "not retried, because the attempt left work behind ({work}) that a retry could repeat or undo"
         )));
     }
     let backoff = FIRST_WAIT.saturating_mul(1 << retries.min(8)).min(LONGEST_WAIT);
-    match tried.wait() {
+    match outcome.wait() {
         None => Next::Again(backoff),
         Some(Wait::For(time)) if *time <= LONGEST_WAIT => Next::Again(backoff.max(*time)),
         Some(Wait::For(time)) => Next::Stop(Some(format!(
-            "it was not tried again, because it is to be waited for {} seconds, and a retry waits for {} at most",
+            "not retried, because the model API asks to wait {} seconds, and guard waits at most {}",
             seconds(*time),
             LONGEST_WAIT.as_secs()
         ))),
         Some(Wait::NextDay(zone)) => Next::Stop(Some(format!(
-            "it was not tried again, because a day's quota is used up; the next day begins at midnight{}",
+            "not retried, because the daily quota of the model API is used up; it resets at midnight{}",
             zone.as_ref().map(|zone| format!(" in {zone}")).unwrap_or_default()
         ))),
     }
 }
 
 /// Whether a failure of this kind may be temporary. An invalid request fails again.
-fn may_pass(kind: ErrorKind) -> bool {
+fn may_be_temporary(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::IdleTimeout | ErrorKind::Timeout | ErrorKind::UpstreamError | ErrorKind::RateLimited
@@ -64,7 +64,7 @@ fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Records in the error detail when a retry makes sense.
+/// Records in the error detail from when on another attempt can succeed.
 pub(super) fn set_wait(detail: &mut ErrorDetail, wait: &Wait, now: Timestamp) {
     let at = match wait {
         Wait::For(time) => SignedDuration::try_from(*time).ok().and_then(|time| now.checked_add(time).ok()),
@@ -89,7 +89,7 @@ mod tests {
     use crate::agent::Conclusion;
     use crate::outcome::{Commit, RunResult};
 
-    fn tried(kind: ErrorKind, wait: Option<Wait>) -> AttemptOutcome {
+    fn outcome(kind: ErrorKind, wait: Option<Wait>) -> AttemptOutcome {
         let result = RunResult { exit_code: Some(1), ..RunResult::default() };
         let error = Some((kind, "words".to_string()));
         let conclusion = Some(Conclusion { error, wait, ..Conclusion::default() });
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_wait_doubles_up_to_two_seconds() {
-        let failed = tried(ErrorKind::UpstreamError, None);
+        let failed = outcome(ErrorKind::UpstreamError, None);
         let waits: Vec<Next> = (0..6).map(|retries| next(&failed, retries, 6)).collect();
         assert_eq!(waits, [500, 1000, 2000, 2000, 2000, 2000].map(again));
         assert_eq!(next(&failed, 6, 6), Next::Stop(None));
@@ -114,7 +114,7 @@ mod tests {
         for kind in
             [ErrorKind::IdleTimeout, ErrorKind::Timeout, ErrorKind::UpstreamError, ErrorKind::RateLimited]
         {
-            assert_eq!(next(&tried(kind, None), 0, 1), again(500), "{kind}");
+            assert_eq!(next(&outcome(kind, None), 0, 1), again(500), "{kind}");
         }
         for kind in [
             ErrorKind::CommandNotFound,
@@ -129,25 +129,25 @@ mod tests {
             ErrorKind::Cancelled,
             ErrorKind::Internal,
         ] {
-            assert_eq!(next(&tried(kind, None), 0, 9), Next::Stop(None), "{kind}");
+            assert_eq!(next(&outcome(kind, None), 0, 9), Next::Stop(None), "{kind}");
         }
     }
 
     #[test]
     fn a_quota_is_waited_for_as_long_as_a_retry_may() {
         let wait = |milliseconds| Some(Wait::For(Duration::from_millis(milliseconds)));
-        assert_eq!(next(&tried(ErrorKind::RateLimited, wait(100)), 0, 1), again(500));
-        assert_eq!(next(&tried(ErrorKind::RateLimited, wait(1500)), 0, 1), again(1500));
-        assert_eq!(next(&tried(ErrorKind::RateLimited, wait(2000)), 0, 1), again(2000));
+        assert_eq!(next(&outcome(ErrorKind::RateLimited, wait(100)), 0, 1), again(500));
+        assert_eq!(next(&outcome(ErrorKind::RateLimited, wait(1500)), 0, 1), again(1500));
+        assert_eq!(next(&outcome(ErrorKind::RateLimited, wait(2000)), 0, 1), again(2000));
         for long in [wait(2001), wait(39_000), Some(Wait::NextDay(None))] {
-            let next = next(&tried(ErrorKind::RateLimited, long), 0, 1);
-            assert!(matches!(&next, Next::Stop(Some(why)) if why.contains("not tried again")), "{next:?}");
+            let next = next(&outcome(ErrorKind::RateLimited, long), 0, 1);
+            assert!(matches!(&next, Next::Stop(Some(why)) if why.contains("not retried")), "{next:?}");
         }
     }
 
     #[test]
     fn work_that_was_left_is_said() {
-        let mut failed = tried(ErrorKind::UpstreamError, None);
+        let mut failed = outcome(ErrorKind::UpstreamError, None);
         failed.result.commits = vec![Commit::default(), Commit::default()];
         let stop = next(&failed, 0, 1);
         assert!(matches!(&stop, Next::Stop(Some(why)) if why.contains("2 commits")), "{stop:?}");

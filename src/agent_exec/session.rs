@@ -1,9 +1,9 @@
-//! Stored sessions: the directory and branch a session belongs to, and what is kept of its agent's home
-//! directory.
+//! Stored sessions. A session's record holds the working directory and worktree it belongs to; beside it, guard saves
+//! files of the agent's home directory between turns.
 //!
-//! A session belongs to one agent and one directory. Resuming an unknown session, or one of another
-//! directory, is an error, so sessions are never confused. Only one request at a time uses a session. Agents
-//! cannot write these records, and nothing that an agent can write may decide where the next turn works.
+//! A session belongs to one agent and one directory. Resuming an unknown session, or one of another directory, is an
+//! error, so that sessions are never confused. Only one request at a time can use a session. Agents cannot write these
+//! records, and nothing that an agent can write may decide where the next turn works.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::result::Failure;
 use crate::outcome::{ErrorKind, RunResult};
 
-/// The stored sessions of one agent.
+/// The stored sessions of one agent: one subdirectory for each.
 pub(super) struct Store {
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
 }
 
 /// The stored record of a session.
@@ -26,7 +26,7 @@ pub(super) struct Store {
 struct Record {
     /// The user's directory, canonicalized.
     folder: PathBuf,
-    /// The worktree with the session's work, if there is any.
+    /// The worktree that contains the session's work; `None` before the first run, or if guard removed an empty one.
     #[serde(default)]
     worktree: Option<Worktree>,
     #[serde(default)]
@@ -40,10 +40,10 @@ struct Record {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Worktree {
     pub(super) branch: String,
-    /// The directory in which the branch is checked out.
+    /// The path of the worktree.
     pub(super) folder: PathBuf,
-    /// Whether the last run ended and left the worktree in place. Otherwise the run may have removed it
-    /// because it was empty.
+    /// True if the last run ended and kept the worktree. False if the run has not reported its end, so that it may have
+    /// removed an empty worktree.
     pub(super) is_kept: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Worktree {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: String,
-    folder: PathBuf,
+    directory: PathBuf,
     record: Record,
     _lock: Flock<fs::File>,
 }
@@ -61,17 +61,17 @@ fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
 }
 
 impl Store {
-    /// Creates a session.
-    pub(super) fn begin(&self, cd: &Path) -> Result<Session, Failure> {
+    /// Creates a session that belongs to the directory `cd`.
+    pub(super) fn create(&self, cd: &Path) -> Result<Session, Failure> {
         let id = uuid::Uuid::now_v7().to_string();
-        let record = Record { folder: real(cd), ..Record::default() };
-        let folder = self.folder.join(&id);
+        let record = Record { folder: canonical(cd), ..Record::default() };
+        let directory = self.directory.join(&id);
         DirBuilder::new()
             .mode(0o700)
             .recursive(true)
-            .create(&folder)
-            .map_err(|error| failed("make", &folder, &error))?;
-        let session = Session { _lock: lock(&folder, &id)?, id, folder, record };
+            .create(&directory)
+            .map_err(|error| failed("create the directory", &directory, &error))?;
+        let session = Session { _lock: lock(&directory, &id)?, id, directory, record };
         session.write()?;
         Ok(session)
     }
@@ -81,47 +81,49 @@ impl Store {
         let lost = |why: &str| {
             Failure::new(
                 ErrorKind::SessionLost,
-                format!("the session {id} {why}; begin a new one, with all of its context"),
+                format!("the session {id:?} {why}; start a new session and repeat the context in its prompt"),
             )
         };
         // The id becomes part of a path, so only the exact form that guard writes is accepted.
         if uuid::Uuid::parse_str(id).map(|uuid| uuid.to_string()).as_deref() != Ok(id) {
-            return Err(lost("is none of guard's"));
+            return Err(lost("has an invalid id"));
         }
-        let folder = self.folder.join(id);
-        if !folder.join(RECORD).exists() {
-            return Err(lost("is not known here"));
+        let directory = self.directory.join(id);
+        let unknown = || lost("does not exist, or belongs to another agent");
+        if !directory.join(RECORD).exists() {
+            return Err(unknown());
         }
-        // Take the lock before reading, so that nobody writes the record meanwhile.
-        let lock = lock(&folder, id)?;
-        let text = fs::read(folder.join(RECORD)).map_err(|_| lost("is not known here"))?;
-        let record: Record = serde_json::from_slice(&text).map_err(|_| lost("cannot be read"))?;
-        if record.folder != real(cd) {
-            return Err(lost(&format!("belongs to {}", record.folder.display())));
+        // Take the lock before reading, so that no other request writes the record meanwhile.
+        let lock = lock(&directory, id)?;
+        let text = fs::read(directory.join(RECORD)).map_err(|_| unknown())?;
+        let record: Record = serde_json::from_slice(&text).map_err(|_| lost("has a damaged record"))?;
+        if record.folder != canonical(cd) {
+            return Err(lost(&format!("belongs to the directory {}", record.folder.display())));
         }
-        Ok(Session { _lock: lock, id: id.to_string(), folder, record })
+        Ok(Session { _lock: lock, id: id.to_string(), directory, record })
     }
 }
 
 const RECORD: &str = "session.json";
 
-fn real(folder: &Path) -> PathBuf {
-    folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf())
+fn canonical(directory: &Path) -> PathBuf {
+    directory.canonicalize().unwrap_or_else(|_| directory.to_path_buf())
 }
 
-fn lock(folder: &Path, id: &str) -> Result<Flock<fs::File>, Failure> {
-    let path = folder.join("lock");
+fn lock(directory: &Path, id: &str) -> Result<Flock<fs::File>, Failure> {
+    let path = directory.join("lock");
     let open = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
     let file = open.map_err(|error| failed("open", &path, &error))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-        Failure::new(ErrorKind::SessionBusy, format!("another request works in the session {id}"))
+        let message = format!("another request is using the session {id}; wait until it has ended");
+        Failure::new(ErrorKind::SessionBusy, message)
     })
 }
 
 impl Session {
-    /// What is kept of the agent's home directory.
+    /// The directory with the saved files of the agent's home directory.
     pub(super) fn home(&self) -> PathBuf {
-        self.folder.join("home")
+        self.directory.join("home")
     }
 
     /// The task name, used for the branch and the worktree.
@@ -147,15 +149,15 @@ impl Session {
         }
     }
 
-    /// Records where the agent works from now on.
-    pub(super) fn works_in(&mut self, branch: &str, worktree: &str) -> Result<(), Failure> {
+    /// Records the worktree in which the agent works from now on.
+    pub(super) fn record_worktree(&mut self, branch: &str, worktree: &str) -> Result<(), Failure> {
         let (branch, folder) = (branch.to_string(), PathBuf::from(worktree));
         self.record.worktree = Some(Worktree { branch, folder, is_kept: false });
         self.write()
     }
 
-    /// Records a run, and whether its worktree still exists: a run removes an empty worktree.
-    pub(super) fn note(&mut self, run: &RunResult) -> Result<(), Failure> {
+    /// Records a run that has ended, and whether it kept its worktree: a run removes an empty worktree.
+    pub(super) fn record_run(&mut self, run: &RunResult) -> Result<(), Failure> {
         if !run.run_id.is_empty() {
             self.record.runs.push(run.run_id.clone());
         }
@@ -166,19 +168,19 @@ impl Session {
         self.write()
     }
 
-    /// Removes a session that never began.
-    pub(super) fn forget(self) {
+    /// Removes the session if no run has stored anything in it.
+    pub(super) fn remove_if_unused(self) {
         if !self.home().exists() && self.record.worktree.is_none() {
-            let _ = fs::remove_dir_all(&self.folder);
+            let _ = fs::remove_dir_all(&self.directory);
         }
     }
 
     fn write(&self) -> Result<(), Failure> {
-        let path = self.folder.join(RECORD);
-        let new = self.folder.join("session.json.new");
+        let path = self.directory.join(RECORD);
+        let new = self.directory.join("session.json.new");
         let text = serde_json::to_vec(&self.record).unwrap_or_default();
-        // Write and rename, so that a complete record always exists. After a power failure the record may be
-        // lost, which is then reported.
+        // Write and rename, so that a complete record always exists. A power failure may still lose the record;
+        // resuming the session then fails with an error.
         let written = OpenOptions::new()
             .create(true)
             .truncate(true)
@@ -196,10 +198,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_one_folders_and_one_requests() {
+    fn a_session_belongs_to_one_directory_and_one_request() {
         let root = std::env::temp_dir().join(format!("guard-sessions-{}", std::process::id()));
-        let store = Store { folder: root.join("gemini") };
-        let session = store.begin(&std::env::temp_dir()).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let store = Store { directory: root.join("gemini") };
+        let session = store.create(&std::env::temp_dir()).unwrap_or_else(|failure| panic!("{failure:?}"));
         let id = session.id.clone();
         let kind =
             |result: Result<Session, Failure>| result.map_or_else(|failure| Err(failure.kind), |_| Ok(()));
@@ -207,8 +209,9 @@ mod tests {
         drop(session);
         assert_eq!(kind(store.resume(&id, &std::env::temp_dir())), Ok(()));
         assert_eq!(kind(store.resume(&id, Path::new("/"))), Err(ErrorKind::SessionLost));
-        let loud = id.to_uppercase();
-        for other in ["../../etc", "", "0197f0a0-0000-7000-8000-000000000000", &loud, &format!("{{{id}}}")] {
+        let upper_case = id.to_uppercase();
+        let unknown = "0197f0a0-0000-7000-8000-000000000000";
+        for other in ["../../etc", "", unknown, &upper_case, &format!("{{{id}}}")] {
             assert_eq!(
                 kind(store.resume(other, &std::env::temp_dir())),
                 Err(ErrorKind::SessionLost),
@@ -216,10 +219,11 @@ mod tests {
             );
         }
         // The session belongs to another agent.
-        let others = Store { folder: root.join("claude") };
+        let others = Store { directory: root.join("claude") };
         assert_eq!(kind(others.resume(&id, &std::env::temp_dir())), Err(ErrorKind::SessionLost));
         for broken in ["", "{", "[]", "{\"folder\": 5}"] {
-            fs::write(store.folder.join(&id).join(RECORD), broken).unwrap_or_else(|error| panic!("{error}"));
+            let path = store.directory.join(&id).join(RECORD);
+            fs::write(path, broken).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(
                 kind(store.resume(&id, &std::env::temp_dir())),
                 Err(ErrorKind::SessionLost),
@@ -232,8 +236,8 @@ mod tests {
     #[test]
     fn an_agents_own_id_is_a_uuid_or_nothing() {
         let root = std::env::temp_dir().join(format!("guard-session-ids-{}", std::process::id()));
-        let store = Store { folder: root.clone() };
-        let mut session = store.begin(&root).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let store = Store { directory: root.clone() };
+        let mut session = store.create(&root).unwrap_or_else(|failure| panic!("{failure:?}"));
         for odd in ["", "--last", "../x", "0197F0A0-0000-7000-8000-000000000000", "-c model=x"] {
             session.set_agents_id(odd);
             assert_eq!(session.agents_id(), None, "{odd}");
@@ -246,8 +250,8 @@ mod tests {
     #[test]
     fn a_session_knows_the_worktree_that_has_its_work() {
         let root = std::env::temp_dir().join(format!("guard-session-work-{}", std::process::id()));
-        let store = Store { folder: root.clone() };
-        let mut session = store.begin(&root).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let store = Store { directory: root.clone() };
+        let mut session = store.create(&root).unwrap_or_else(|failure| panic!("{failure:?}"));
         let id = session.id.clone();
         let noted = |session: &mut Session, kept: Option<bool>| {
             let worktree = kept.map(|kept| crate::outcome::Worktree {
@@ -257,10 +261,10 @@ mod tests {
                 ..Default::default()
             });
             let run = RunResult { worktree, ..RunResult::default() };
-            session.note(&run).unwrap_or_else(|failure| panic!("{failure:?}"));
+            session.record_run(&run).unwrap_or_else(|failure| panic!("{failure:?}"));
         };
         // A process killed at this point has already recorded where the agent works.
-        session.works_in("task/b", "/w").unwrap_or_else(|failure| panic!("{failure:?}"));
+        session.record_worktree("task/b", "/w").unwrap_or_else(|failure| panic!("{failure:?}"));
         drop(session);
         let mut session = store.resume(&id, &root).unwrap_or_else(|failure| panic!("{failure:?}"));
         let place = |is_kept| Worktree { branch: "task/b".to_string(), folder: PathBuf::from("/w"), is_kept };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::{Failure, note};
-use crate::agent::{AGENTS, Adapter, Profile, Reading, named, of_program};
+use crate::agent::{AGENTS, Adapter, OutputParser, Profile, named, of_program};
 use crate::agent_exec::{apply_conclusion, check_version, ending};
 use crate::launch::{CopiedLogin, LoginError, OutputReader, RunRequest, SavedHistory};
 use crate::outcome::RunResult;
@@ -27,8 +27,11 @@ pub(super) fn detect(
         Some(name) => Some(named(name).ok_or_else(|| {
             let known: Vec<&str> = AGENTS.iter().map(|(name, _)| *name).collect();
             Failure::usage(
-                format!("--agent {name}: no such agent"),
-                format!("known are {}; `--agent none` runs the command as it is", known.join(", ")),
+                format!("--agent {name}: unknown agent"),
+                format!(
+                    "known agents: {}; `--agent none` runs the command without treating it as an agent",
+                    known.join(", ")
+                ),
             )
         })?),
         None => of_program(Path::new(program)),
@@ -56,8 +59,8 @@ pub(super) fn login(
     copied.map(Some).map_err(|error| problem(error.into()))
 }
 
-/// The program of a command, if it lies in the working tree that the run works on. An earlier agent, or whoever wrote the
-/// repository, may have put it there under the name of an agent.
+/// The program of a command, if it lies in the working tree that the run works on. An earlier agent or an author of the
+/// repository may have put a program with the name of an agent there.
 fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<PathBuf> {
     let program = find_program(command)?;
     let directory = std::fs::canonicalize(directory).ok()?;
@@ -70,7 +73,7 @@ fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<Pat
 
 /// A login that should be copied but cannot be.
 #[derive(Debug, thiserror::Error)]
-#[error("the login of {agent} is not copied: {problem}")]
+#[error("cannot copy the login of {agent}: {problem}")]
 pub(super) struct NoLogin {
     agent: String,
     how: String,
@@ -79,7 +82,7 @@ pub(super) struct NoLogin {
 
 #[derive(Debug, thiserror::Error)]
 enum LoginProblem {
-    #[error("{} lies in the working tree, where an agent can have written it", .0.display())]
+    #[error("the program {} lies in the working tree, so an agent may have written it", .0.display())]
     UntrustedProgram(PathBuf),
     #[error(transparent)]
     Login(#[from] LoginError),
@@ -92,7 +95,7 @@ impl NoLogin {
             LoginProblem::UntrustedProgram(_) => format!("install {agent} outside the repository"),
             LoginProblem::Login(_) => how.clone(),
         };
-        format!("{way}; or remove `login` from [agent.{agent}] of guard's config.toml and use a key")
+        format!("{way}; or remove `login` from [agent.{agent}] in guard's config.toml and use an API key")
     }
 }
 
@@ -160,7 +163,7 @@ pub(super) struct AgentOutput {
     agent: String,
     /// For an agent that talks to a terminal, only the exit code is used.
     is_interactive: bool,
-    reading: Option<Reading>,
+    reading: Option<OutputParser>,
     printed_text: bool,
 }
 
@@ -169,7 +172,7 @@ impl AgentOutput {
         Self {
             agent: profile.adapter.name.clone(),
             is_interactive: has_terminal,
-            reading: profile.asks_model.then(|| Reading::new(profile.adapter.clone(), profile.format)),
+            reading: profile.asks_model.then(|| OutputParser::new(profile.adapter.clone(), profile.format)),
             printed_text: profile.format == crate::agent::OutputFormat::Text,
         }
     }

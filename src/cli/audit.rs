@@ -13,19 +13,18 @@ use crate::policy::PolicyDirs;
 use crate::policy_audit;
 use crate::policy_audit::{Audit, Corpus};
 
-pub(super) fn run(args: &Args, folders: &PolicyDirs, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let policies =
-        args.policy.iter().map(|name| load(name, folders, false)).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn run(args: &Args, dirs: &PolicyDirs, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let policies = args.policy.iter().map(|name| load(name, dirs, false)).collect::<Result<Vec<_>, _>>()?;
     let mut corpora = Vec::new();
     for path in &args.corpora {
         let text = std::fs::read_to_string(path).map_err(|error| {
             Failure::usage(
                 format!("cannot read {}: {error}", path.display()),
-                "give files with one command a line",
+                "give files with one command per line",
             )
         })?;
         let corpus = Corpus::parse(&path.display().to_string(), &text).map_err(|error| {
-            Failure::usage(error.to_string(), "a line is `LABEL<TAB>COMMAND`, or just the command")
+            Failure::usage(error.to_string(), "write each line as `LABEL<TAB>COMMAND` or `COMMAND`")
         })?;
         corpora.push(corpus);
     }
@@ -33,15 +32,15 @@ pub(super) fn run(args: &Args, folders: &PolicyDirs, out: &mut dyn Write) -> Res
     if let Some((corpus, policy)) = audit.unused_labels.first() {
         let (message, hint) = match policy {
             Some(policy) => (
-                format!("the labels of {corpus} are about the policy {policy}"),
+                format!("the labels in {corpus} are for the policy {policy}"),
                 format!("add --policy {policy}"),
             ),
             None => (
-                format!("the labels of {corpus} could be about any of the policies"),
+                format!("the file {corpus} does not say which policy its labels are for"),
                 "name the policy in the file: `#! policy: NAME`".to_string(),
             ),
         };
-        note(&format!("guard: note: {message}, and were not checked; {hint}"));
+        note(&format!("guard: note: {message}, so guard did not check them; {hint}"));
     }
     let changed = match &args.snapshot {
         Some(path) => snapshot(args, path, &audit, out)?,
@@ -66,7 +65,7 @@ fn print(format: Format, audit: &Audit, out: &mut dyn Write) -> Result<(), Failu
         Format::Sarif => print_json(&policy_audit::sarif(audit), out)?,
         Format::Junit => {
             let xml = policy_audit::junit(audit).map_err(|error| {
-                Failure::usage(format!("the report cannot be written: {error}"), "use another --format")
+                Failure::usage(format!("cannot write the JUnit report: {error}"), "use another --format")
             })?;
             out.write_all(xml.as_bytes())?;
         }
@@ -85,7 +84,7 @@ fn snapshot(
     let failed = |error: std::io::Error, what: &str| {
         Failure::usage(
             format!("cannot {what} the snapshot {}: {error}", path.display()),
-            "make one with --snapshot FILE --update",
+            "create the snapshot with --snapshot FILE --update",
         )
     };
     if args.update {
@@ -97,7 +96,7 @@ fn snapshot(
     let changes = policy_audit::compare(&committed, &today).map_err(|error| {
         Failure::usage(
             error.to_string(),
-            "write it anew with --snapshot FILE --update, and look at the difference",
+            "rewrite it with --snapshot FILE --update, and review the difference",
         )
     })?;
     if args.format != Format::Text {

@@ -46,17 +46,17 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
     let current = || {
         std::env::current_dir().map_err(|error| {
             Failure::usage(
-                format!("the current directory cannot be found: {error}"),
+                format!("cannot determine the current directory: {error}"),
                 "give the directory with --cwd DIR",
             )
         })
     };
-    let folder = match &args.cwd {
+    let directory = match &args.cwd {
         Some(path) if path.is_absolute() => path.clone(),
         Some(path) => current()?.join(path),
         None => current()?,
     };
-    let absolute = |path: &PathBuf| -> Vec<u8> { folder.join(path).into_os_string().into_vec() };
+    let absolute = |path: &PathBuf| -> Vec<u8> { directory.join(path).into_os_string().into_vec() };
     Ok(Context {
         worktree: args.worktree.as_ref().map(absolute),
         home: std::env::var_os("HOME").filter(|home| Path::new(home).is_absolute()).map(OsString::into_vec),
@@ -64,20 +64,22 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
         git_config: pairs(&args.git_config, "--git-config")?,
         resolved: args.resolved.as_ref().map(absolute),
         limits: policy.command_limits(),
-        folder: Cwd::Known(clean(&folder)),
+        cwd: Cwd::Known(clean(&directory)),
         judged_again: false,
-        git_folder: None,
-        writable: Some(writable(args, &folder, policy)),
+        git_dir: None,
+        writable: Some(writable(args, &directory, policy)),
         other_repositories: args.other_repository.iter().map(absolute).collect(),
     })
 }
 
-/// The paths that a run there could write: the working tree (the whole repository, if there is one), the home, and the
-/// policy's writable paths.
-fn writable(args: &Check, folder: &Path, policy: &Policy) -> Vec<Vec<u8>> {
+/// The paths that a run in this directory could write: the policy's writable paths, with its placeholders replaced by
+/// the working tree (the whole repository, if there is one) and the home directory.
+fn writable(args: &Check, directory: &Path, policy: &Policy) -> Vec<Vec<u8>> {
     let tree = match &args.worktree {
-        Some(tree) => folder.join(tree),
-        None => folder.ancestors().find(|level| level.join(".git").exists()).unwrap_or(folder).to_path_buf(),
+        Some(tree) => directory.join(tree),
+        None => {
+            directory.ancestors().find(|level| level.join(".git").exists()).unwrap_or(directory).to_path_buf()
+        }
     };
     let root = |written: &String| match written.as_str() {
         "{worktree}" => Some(tree.clone()),
@@ -116,8 +118,8 @@ fn pairs(words: &[OsString], option: &str) -> Result<Pairs, Failure> {
         .map(|word| {
             split(word).ok_or_else(|| {
                 Failure::usage(
-                    format!("{option} takes NAME=VALUE, not `{}`", word.to_string_lossy()),
-                    "write it as NAME=VALUE",
+                    format!("{option} {}: expected NAME=VALUE", word.to_string_lossy()),
+                    "write the option's value as NAME=VALUE",
                 )
             })
         })
@@ -128,7 +130,7 @@ fn pairs(words: &[OsString], option: &str) -> Result<Pairs, Failure> {
 fn explain(verdict: &Verdict, policy: &Policy, out: &mut dyn Write) -> io::Result<()> {
     let (word, colour) = match verdict.action() {
         Action::Allow => ("allowed", "32"),
-        Action::Ask => ("asks a person", "33"),
+        Action::Ask => ("asks the user", "33"),
         Action::Deny => ("denied", "31"),
     };
     let word = if stdout_colour() { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_string() };
@@ -176,7 +178,10 @@ fn stream(policy: &Policy, context: &Context, out: &mut dyn Write) -> Result<Exi
         line.clear();
         let read = (&mut input).take(LONGEST_LINE as u64 + 1).read_until(b'\n', &mut line);
         if read.map_err(|error| {
-            Failure::usage(format!("cannot read standard input: {error}"), "check what is piped in")
+            Failure::usage(
+                format!("cannot read standard input: {error}"),
+                "check the program that writes to it",
+            )
         })? == 0
         {
             break;
@@ -187,7 +192,7 @@ fn stream(policy: &Policy, context: &Context, out: &mut dyn Write) -> Result<Exi
         } else if line.len() > LONGEST_LINE {
             return Err(Failure::usage(
                 format!("line {number} is longer than {LONGEST_LINE} bytes"),
-                "split the input into lines",
+                "put each command on its own line",
             ));
         }
         if line.iter().all(u8::is_ascii_whitespace) {
@@ -216,7 +221,7 @@ fn answer(
     let (id, request, context) = match question(line, context) {
         Ok(question) => question,
         Err(problem) => {
-            let verdict = Verdict::bad_question(&problem);
+            let verdict = Verdict::invalid_request(&problem);
             write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, None), out)?;
             return Ok(Action::Deny);
         }
@@ -232,14 +237,14 @@ fn question(line: &[u8], context: &Context) -> Result<(Option<serde_json::Value>
     let request = match (question.argv, question.shell) {
         (Some(argv), None) => Request::Argv(argv.into_iter().map(String::into_bytes).collect()),
         (None, Some(shell)) => Request::Shell(shell.into_bytes()),
-        _ => return Err("it needs either `argv` or `shell`".to_string()),
+        _ => return Err("the object needs either `argv` or `shell`".to_string()),
     };
     let mut context = context.clone();
     if let Some(cwd) = question.cwd {
         if !cwd.starts_with('/') {
             return Err("`cwd` must be an absolute path".to_string());
         }
-        context.folder = Cwd::Known(clean(Path::new(OsStr::new(&cwd))));
+        context.cwd = Cwd::Known(clean(Path::new(OsStr::new(&cwd))));
     }
     let bytes = |map: std::collections::BTreeMap<String, String>| -> Pairs {
         map.into_iter().map(|(name, value)| (name.into_bytes(), value.into_bytes())).collect()

@@ -1,4 +1,4 @@
-//! `guard check --connect HOST:PORT`, and `guard policy presets`. Nothing is resolved or connected to.
+//! `guard check --connect HOST:PORT`, and `guard policy presets`. Neither resolves a name nor opens a connection.
 
 use std::io::{self, Write};
 
@@ -10,33 +10,33 @@ use super::exit_code::Exit;
 use super::policy::print_json;
 use super::{Failure, stdout_colour};
 use crate::decide::NetworkRefusal;
-use crate::policy::{self, Host, Policy, Way};
+use crate::policy::{self, Host, HostAccess, Policy};
 
 /// `guard check --connect --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct ConnectJson<'a> {
     /// `allow` or `deny`.
     decision: &'a str,
-    /// The host in its one spelling.
+    /// The host in normalized form: lower case, without a final dot.
     host: String,
     /// The port.
     port: u16,
-    /// The entry that allows it, or the rule that does not.
+    /// The host entry that allows the connection, or the id of the rule that denies it.
     rule: String,
-    /// Why.
+    /// Why the connection is allowed or denied.
     reason: String,
-    /// What to do instead; empty when there is nothing to say.
+    /// What to do instead; empty if there is no advice.
     instead: String,
-    /// What goes through may be something else than TLS.
+    /// Whether the connection may carry a protocol other than TLS.
     raw: bool,
-    /// The policy asked.
+    /// The name of the policy.
     policy: &'a str,
 }
 
-/// Prints whether a policy allows a connection, judged by the name alone.
+/// Prints whether a policy allows a connection. Judges the name only, without resolving it.
 pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (host, port) = Host::parse_with_port(target, Some(443)).map_err(|error| {
-        Failure::usage(format!("--connect {target}: {error}"), "write HOST:PORT, such as example.org:443")
+        Failure::usage(format!("--connect {target}: {error}"), "give HOST:PORT, such as example.org:443")
     })?;
     let environment: Vec<_> = std::env::vars_os().collect();
     let (rules, notes) = crate::launch::network_rules(policy, super::run::home().as_deref(), &environment);
@@ -45,7 +45,7 @@ pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write
         Host::Name(_) => Ok(()),
     };
     let judged =
-        rules.judge(&host, port, Way::Tunnel).and_then(|allowed| by_address(&host).map(|()| allowed));
+        rules.judge(&host, port, HostAccess::Tunnel).and_then(|allowed| by_address(&host).map(|()| allowed));
     let is_allowed = judged.is_ok();
     let answer = match judged {
         Ok(allowed) => ConnectJson {

@@ -9,7 +9,7 @@ use super::exit_code::Exit;
 use crate::launch::why_no_shims;
 use crate::policy::{PolicyDirs, load};
 use crate::sandbox::{Kernel, probe};
-use crate::transcript::state_folder;
+use crate::transcript::runs_dir;
 
 /// Prints the report. The exit code says whether every built-in policy can be enforced.
 pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -37,10 +37,10 @@ pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 type Missing = Vec<crate::sandbox::Need>;
 
 fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
-    let folders = PolicyDirs::from_environment();
+    let dirs = PolicyDirs::from_environment();
     let mut found = Vec::new();
-    for (name, _) in folders.names() {
-        let policy = load(&name, &folders)?;
+    for (name, _) in dirs.names() {
+        let policy = load(&name, &dirs)?;
         let missing = kernel.missing_for(&policy, policy.sandbox.namespaces);
         found.push((name, missing));
     }
@@ -49,7 +49,7 @@ fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
 
 /// Why runs have no shims, if so.
 fn no_shims() -> Option<String> {
-    why_no_shims(&state_folder().ok()?)
+    why_no_shims(&runs_dir().ok()?)
 }
 
 fn write_text(kernel: &Kernel, policies: &[(String, Missing)], out: &mut dyn Write) -> io::Result<()> {

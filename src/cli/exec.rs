@@ -7,21 +7,21 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::args::Exec;
-use super::exec_args::Asked;
+use super::exec_args::RequestOptions;
 use super::exit_code::Exit;
 use super::{Failure, note};
 use crate::agent::{AgentEvent, RequestText};
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::launch;
 use crate::outcome::ErrorKind;
-use crate::transcript::state_folder;
+use crate::transcript::runs_dir;
 
 /// A larger request, in bytes, is rejected.
 const LARGEST: u64 = 16 << 20;
 
 pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
     if let Some(language) = args.template {
-        write!(out, "{}", RequestText::default().written_in(language.into()))?;
+        write!(out, "{}", RequestText::default().render(language.into()))?;
         return Ok(Exit::Success);
     }
     let request = match request(args) {
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
         if args.stream_json && broken.is_none() {
             broken = print(&event, out).err();
         }
-        // If the reader is gone, nobody wants the rest.
+        // If the reader is gone, the rest of the run is useless.
         if broken.is_some() && !cancel.is_set() {
             cancel.set();
         }
@@ -60,7 +60,7 @@ fn finish(result: &ExecResult, out: &mut dyn Write) -> Result<Exit, Failure> {
 
 /// The executor for this user.
 pub(super) fn executor() -> Result<Executor, Failure> {
-    let runs = state_folder().map_err(|error| {
+    let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
     Ok(Executor {
@@ -71,23 +71,26 @@ pub(super) fn executor() -> Result<Executor, Failure> {
 }
 
 /// What is wrong with a request, and a hint.
-type Wrong = (String, &'static str);
+type BadRequest = (String, &'static str);
 
-const SHAPE: &str = "a request is JSON: {\"prompt\": \"…\", \"cd\": \"/absolute/folder\"}; see schemas/exec-request.schema.json";
-const WAYS: &str =
-    "guard exec 'PROMPT', or a request in JSON on standard input; `guard exec --help` shows both";
+const FORMAT_HINT: &str = "a request is a JSON object such as {\"prompt\": \"…\", \"cd\": \"/absolute/path\"}; see schemas/exec-request.schema.json";
+const USAGE_HINT: &str =
+    "run guard exec 'PROMPT', or send a JSON request on standard input; see `guard exec --help`";
 
 /// Reads the request from options, a file or standard input.
-fn request(args: &Exec) -> Result<ExecRequest, Wrong> {
-    if args.asked.is_given() {
-        return by_options(&args.asked);
+fn request(args: &Exec) -> Result<ExecRequest, BadRequest> {
+    if args.options.has_request() {
+        return request_from_options(&args.options);
     }
-    if let Some(option) = args.asked.stray_option() {
-        return Err((format!("{option} needs a PROMPT; a request in JSON has fields of its own"), WAYS));
+    if let Some(option) = args.options.first_unused() {
+        return Err((
+            format!("{option} needs a PROMPT; a JSON request has a field for it instead"),
+            USAGE_HINT,
+        ));
     }
     let path = args.request.as_ref().filter(|path| path.as_os_str() != "-");
     if path.is_none() && io::stdin().is_terminal() {
-        return Err(("nothing is asked".to_string(), WAYS));
+        return Err(("there is no PROMPT and no request".to_string(), USAGE_HINT));
     }
     let name = path.map_or_else(|| "standard input".to_string(), |path| path.display().to_string());
     let mut bytes = Vec::new();
@@ -97,40 +100,45 @@ fn request(args: &Exec) -> Result<ExecRequest, Wrong> {
         }
         None => io::stdin().lock().take(LARGEST + 1).read_to_end(&mut bytes),
     };
-    let wrong = |problem: String| (format!("the request in {name} cannot be used: {problem}"), SHAPE);
-    read.map_err(|error| wrong(error.to_string()))?;
+    let bad = |problem: String| (format!("the request in {name} is invalid: {problem}"), FORMAT_HINT);
+    read.map_err(|error| bad(error.to_string()))?;
     if bytes.len() as u64 > LARGEST {
-        return Err(wrong(format!("it has more than {} MiB", LARGEST >> 20)));
+        return Err(bad(format!("it is larger than {} MiB", LARGEST >> 20)));
     }
-    let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8".to_string()))?;
-    ExecRequest::from_json(&text).map_err(|error| wrong(error.to_string()))
+    let text = String::from_utf8(bytes).map_err(|_| bad("it is not UTF-8".to_string()))?;
+    ExecRequest::from_json(&text).map_err(|error| bad(error.to_string()))
 }
 
-fn by_options(asked: &Asked) -> Result<ExecRequest, Wrong> {
-    let cd = match &asked.cd {
+fn request_from_options(options: &RequestOptions) -> Result<ExecRequest, BadRequest> {
+    let cd = match &options.cd {
         Some(cd) => std::path::absolute(cd),
         None => std::env::current_dir(),
     };
-    let cd = cd.map_err(|error| (format!("the directory cannot be used: {error}"), "give --cd DIR"))?;
-    let usual = ExecRequest::new(asked.prompt.clone().unwrap_or_default(), cd);
+    let cd = cd.map_err(|error| {
+        (
+            format!("cannot determine the working directory: {error}"),
+            "give an existing directory with --cd DIR",
+        )
+    })?;
+    let defaults = ExecRequest::new(options.prompt.clone().unwrap_or_default(), cd);
     Ok(ExecRequest {
-        command: asked.command.clone(),
-        agent: asked.agent.clone(),
-        sandbox: asked.sandbox.map(Into::into).unwrap_or_default(),
-        policy: asked.policy.clone(),
-        yolo: !asked.no_yolo,
-        session_id: asked.session.clone(),
-        model: asked.model.clone(),
-        timeout: asked.timeout.unwrap_or(usual.timeout),
-        max_duration: asked.max_duration.unwrap_or(usual.max_duration),
-        max_retries: asked.max_retries.unwrap_or(usual.max_retries),
-        in_place: asked.in_place,
-        here: asked.here,
-        max_tokens: asked.max_tokens,
-        max_requests: asked.max_requests,
-        return_all_messages: asked.all_messages,
-        return_metrics: asked.metrics,
-        ..usual
+        command: options.command.clone(),
+        agent: options.agent.clone(),
+        sandbox: options.sandbox.map(Into::into).unwrap_or_default(),
+        policy: options.policy.clone(),
+        yolo: !options.no_yolo,
+        session_id: options.session.clone(),
+        model: options.model.clone(),
+        timeout: options.timeout.unwrap_or(defaults.timeout),
+        max_duration: options.max_duration.unwrap_or(defaults.max_duration),
+        max_retries: options.max_retries.unwrap_or(defaults.max_retries),
+        in_place: options.in_place,
+        here: options.here,
+        max_tokens: options.max_tokens,
+        max_requests: options.max_requests,
+        return_all_messages: options.all_messages,
+        return_metrics: options.metrics,
+        ..defaults
     })
 }
 
@@ -141,7 +149,7 @@ pub(super) fn print(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Cancels at the first signal. The run is asked to end, and its result is still printed.
+/// Cancels the run at the first signal. guard asks the run to end, and still prints its result.
 pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     let cancel = cancel.clone();
     launch::on_signals(move || cancel.set())

@@ -1,4 +1,4 @@
-//! What can be typed after `guard exec`.
+//! The arguments of `guard exec`.
 
 use std::path::PathBuf;
 
@@ -6,43 +6,43 @@ use clap::{Args, ValueEnum};
 
 pub(crate) const EXEC_EXAMPLES: &str = "\
 Examples:
-  guard exec 'add a dark mode toggle' --cd ~/app          # for people; works on a branch of its own
+  guard exec 'add a dark mode toggle' --cd ~/app          # works on a new branch, in a separate worktree
   guard exec 'which tests are missing?' --sandbox read-only | jq -r .result
   echo '{\"prompt\": \"add a dark mode toggle\", \"cd\": \"/work/app\"}' | guard exec
-  guard exec --request request.json --stream-json         # events as they come, the result last
-  guard exec --cd /work/app -- make test                  # any command
-  guard exec --template > prompt.md                       # the parts of a good prompt; fill it in: guard exec \"$(cat prompt.md)\"
+  guard exec --request request.json --stream-json         # prints events as they happen, and the result last
+  guard exec --cd /work/app -- make test                  # runs any command
+  guard exec --template > prompt.md                       # a prompt template to fill in: guard exec \"$(cat prompt.md)\"
 
-A request in JSON has `prompt` (or `command`) and `cd`, and may have `agent`, `sandbox` (read-only, workspace-write), `model`,
-`SESSION_ID`, `timeout`, `max_duration`, `max_retries`, `max_tokens` and more: schemas/exec-request.schema.json. Options make the
-same request. The result is the agent's: `success`, `SESSION_ID`, `result`, or `error`, `error_kind`, `error_detail`.
+A JSON request has `prompt` (or `command`) and `cd`, and may have `agent`, `sandbox` (read-only, workspace-write), `model`,
+`SESSION_ID`, `timeout`, `max_duration`, `max_retries`, `max_tokens` and more: schemas/exec-request.schema.json. The options build the
+same request. The result has `success`, `SESSION_ID` and `result`, or `error`, `error_kind` and `error_detail`.
 
-Engineering context (a contract, principles) is the caller's to put into the prompt: nothing is looked up. Nobody can be asked while the
-agent works: it takes the smallest, safest option, and marks each Assumption.
+Put all engineering context (contracts, principles) into the prompt: guard adds none. The agent cannot ask questions while it works: it
+takes the smallest, safest option, and marks each Assumption.
 
-Exit codes: 0 it succeeded, 1 it failed, 2 the request cannot be run, 124 a time limit or a budget, 125 guard itself failed,
-127 the agent is not installed, 141 nobody reads the result.";
+Exit codes: 0 success, 1 the agent failed, 2 invalid request, 124 a time limit or budget was reached, 125 guard itself failed,
+127 the agent is not installed, 141 the reader of standard output went away.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
-    /// The file with the request in JSON [default: standard input, where no PROMPT is given]
+    /// Read a JSON request from this file [default: standard input, if no PROMPT is given]
     #[arg(long, value_name = "FILE")]
     pub(crate) request: Option<PathBuf>,
-    /// Print every event as a JSON line, and the result as the last one
+    /// Print every event as a line of JSON, with the result as the last line
     #[arg(long)]
     pub(crate) stream_json: bool,
     /// Print the result as one JSON object (the default)
     #[arg(long, conflicts_with = "stream_json")]
     pub(crate) json: bool,
-    /// Print a template for a good prompt, and ask nothing: en or zh
+    /// Print a template for a good prompt, in English (en) or Chinese (zh), and run nothing
     #[arg(long, value_name = "LANGUAGE", value_enum, num_args = 0..=1, default_missing_value = "en",
-        conflicts_with_all = ["request", "asked", "stream_json"])]
+        conflicts_with_all = ["request", "request_options", "stream_json"])]
     pub(crate) template: Option<TemplateLanguage>,
     #[command(flatten)]
-    pub(crate) asked: Asked,
+    pub(crate) options: RequestOptions,
 }
 
-/// The language of a template.
+/// The language of the prompt template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TemplateLanguage {
     En,
@@ -58,62 +58,63 @@ impl From<TemplateLanguage> for crate::agent::Language {
     }
 }
 
-/// A request by options. What is not given is as in a request in JSON.
+/// A request given by options. An option that is missing has the same default as in a JSON request.
 #[derive(Debug, Args)]
-#[group(id = "asked", multiple = true, conflicts_with = "request")]
-pub(crate) struct Asked {
-    /// What the agent is asked
+#[group(id = "request_options", multiple = true, conflicts_with = "request")]
+pub(crate) struct RequestOptions {
+    /// The prompt for the agent
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Option<String>,
-    /// The directory to work in [default: the current one]
+    /// The directory to work in [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) cd: Option<PathBuf>,
-    /// gemini, claude, codex, agy, or generic for a command that is just run [default: gemini]
+    /// The agent: gemini, claude, codex, agy, or generic to run a plain command [default: gemini]
     #[arg(long, value_name = "NAME")]
     pub(crate) agent: Option<String>,
-    /// How much it may change [default: workspace-write]
+    /// What the agent may change [default: workspace-write]
     #[arg(long, value_enum)]
     pub(crate) sandbox: Option<SandboxChoice>,
-    /// A policy instead of the one that --sandbox means
+    /// The policy, instead of the one that --sandbox selects
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<String>,
     /// The model [default: the agent's]
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
-    /// Go on with this conversation: the SESSION_ID of a result
+    /// Continue this conversation: the SESSION_ID of an earlier result
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// End it after so many seconds without output, a new program or work [default: 300]
+    /// Stop the agent after this many seconds without output, without a new program and without CPU use [default: 300]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
-    /// End it after so many seconds in all [default: 1800]
+    /// Stop the agent after this many seconds in total [default: 1800]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) max_duration: Option<u64>,
-    /// How often a failure that may pass is tried again [default: 1]
+    /// How many times guard retries after a temporary failure [default: 1]
     #[arg(long, value_name = "N")]
     pub(crate) max_retries: Option<u32>,
-    /// End it when a model was asked for so many tokens, questions and answers together
+    /// Stop the agent after the models have used N tokens, input and output together
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<u64>,
-    /// End it when a model was asked so often
+    /// Stop the agent after N requests to models
     #[arg(long, value_name = "N")]
     pub(crate) max_requests: Option<u64>,
-    /// In a repository: work in the directory itself instead of a worktree; nothing can be committed then
+    /// In a repository: work in the directory itself instead of a worktree; the agent cannot commit then
     #[arg(long, conflicts_with = "here")]
     pub(crate) in_place: bool,
-    /// In a repository: work in the linked worktree the directory lies in, on its branch
+    /// In a repository: work in the linked worktree that contains the directory, on the branch checked out there
     #[arg(long)]
     pub(crate) here: bool,
-    /// The agent may ask, as far as it can without anybody there; otherwise it asks nobody. The sandbox holds either way
+    /// Keep the agent's own permission prompts, as far as it supports them without a terminal. By default guard turns them
+    /// off. The sandbox is the same either way
     #[arg(long)]
     pub(crate) no_yolo: bool,
-    /// All that the agent said and did, in the result
+    /// Include everything the agent said and did in the result
     #[arg(long)]
     pub(crate) all_messages: bool,
-    /// What it used, in the result
+    /// Include the agent's resource use in the result
     #[arg(long)]
     pub(crate) metrics: bool,
-    /// A command instead of a PROMPT; with --agent the agent's program, where it is not on the path
+    /// A command instead of a PROMPT; with --agent, the path of the agent's program if it is not on PATH
     #[arg(value_name = "COMMAND", last = true)]
     pub(crate) command: Vec<String>,
 }
@@ -134,14 +135,14 @@ impl From<SandboxChoice> for crate::agent_exec::Sandbox {
     }
 }
 
-impl Asked {
-    /// Whether anything is asked for; otherwise the request is read.
-    pub(crate) fn is_given(&self) -> bool {
+impl RequestOptions {
+    /// Whether the options contain a request. Otherwise guard reads one from a file or standard input.
+    pub(crate) fn has_request(&self) -> bool {
         self.prompt.is_some() || !self.command.is_empty()
     }
 
-    /// An option that means nothing without that.
-    pub(crate) fn stray_option(&self) -> Option<&'static str> {
+    /// The first given option that has no effect without a prompt or command.
+    pub(crate) fn first_unused(&self) -> Option<&'static str> {
         let options = [
             ("--cd", self.cd.is_some()),
             ("--agent", self.agent.is_some()),

@@ -11,7 +11,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         "guard run",
         &[
             (
-                "the command's own",
+                "the command's exit code",
                 "The command ended by itself, or a signal ended it (128 plus the signal's number).",
             ),
             ("124", "The run reached a time limit, used up its budget, or filled its record."),
@@ -43,7 +43,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
             ("0", "The branch is ready."),
             ("1", "A step failed."),
             ("2", "Bad usage."),
-            ("3", "A person must decide."),
+            ("3", "The task waits for your decision."),
             ("124", "A budget is used up."),
             ("125", "guard itself failed."),
             ("130", "The task was interrupted. `guard task resume` continues it."),
@@ -55,13 +55,16 @@ pub const EXIT_CODES: &[ExitCodes] = &[
             ("0", "Allowed."),
             ("1", "Denied. With `--stdin`: at least one command is denied."),
             ("2", "Bad usage, or the policy cannot be used."),
-            ("3", "A person would be asked. With `--stdin`: at least one command, and none is denied."),
+            (
+                "3",
+                "The policy would ask the user. With `--stdin`: for at least one command, and no command is denied.",
+            ),
         ],
     ),
     (
         "guard policy",
         &[
-            ("0", "Done, and nothing is wrong."),
+            ("0", "Success, and no problem was found."),
             (
                 "1",
                 "`lint` found problems, `diff` found a difference, or `audit` found a changed decision or a wrong label.",
@@ -92,7 +95,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         "guard verify",
         &[
             ("0", "The transcript is intact and its run finished."),
-            ("1", "The transcript was changed, or its head is another one."),
+            ("1", "The transcript was changed, or its head is not the expected one."),
             ("2", "Bad usage, no such run, or the transcript cannot be read."),
             ("3", "The transcript is intact up to its last line, but the end of the run is missing."),
         ],

@@ -11,15 +11,15 @@ use super::{Failure, note};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, FindError, Reader, Run, RunState, Step, Store, Stream};
 
-/// How often a growing transcript is checked.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often `--follow` checks the transcript for new events.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
     let run = find(args.run.as_deref())?;
     let mut reader = open(&run)?;
     let mut printer = Printer { args, began: run.started() };
     let mut number = 0u64;
-    // Set when the supervisor is gone, and acted on only after one more read: it may have written a line in between.
+    // True once the supervisor is gone. One more read follows, because it may have written a line in between.
     let mut gone = false;
     loop {
         let step = reader.step().map_err(|error| unreadable(&run, &error))?;
@@ -33,52 +33,59 @@ pub(super) fn run(args: &Log, out: &mut dyn Write) -> Result<Exit, Failure> {
             }
             Step::Bad(why) => {
                 number += 1;
-                note(&format!("guard: note: line {number} of {}: {why}; `guard verify` says more", run.id));
+                note(&format!(
+                    "guard: note: line {number} of {}: {why}; `guard verify` shows details",
+                    run.id
+                ));
             }
             Step::End { .. } if !args.follow => {
                 out.flush()?;
-                say_how_it_stands(&run);
+                note_unfinished(&run);
                 return Ok(Exit::Success);
             }
             Step::End { .. } if gone => {
-                note(&format!("guard: note: {} was cut: its supervisor is gone and wrote no end", run.id));
+                note(&format!(
+                    "guard: note: {} is incomplete: its supervisor died before the run ended",
+                    run.id
+                ));
                 return Ok(Exit::Success);
             }
             Step::End { .. } => {
                 out.flush()?;
                 gone = !run.is_running();
                 if !gone {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
             }
         }
     }
 }
 
-fn say_how_it_stands(run: &Run) {
+fn note_unfinished(run: &Run) {
     match run.state {
         RunState::Running => {
-            note(&format!("guard: note: {} is still running; --follow waits for more", run.id))
+            note(&format!("guard: note: {} is still running; --follow waits for new events", run.id))
         }
-        RunState::Unfinished => note(&format!("guard: note: {} was cut: its end was never written", run.id)),
+        RunState::Unfinished => {
+            note(&format!("guard: note: {} is incomplete: its supervisor died before the run ended", run.id))
+        }
         RunState::Finished | RunState::Unreadable => {}
     }
 }
 
 /// Opens the store of the user's runs.
 pub(super) fn store() -> Result<Store, Failure> {
-    Store::open().map_err(|error| {
-        Failure::usage(error.to_string(), "set HOME, or XDG_STATE_HOME to where runs are kept")
-    })
+    Store::open()
+        .map_err(|error| Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path"))
 }
 
 /// Finds the run that the user named.
 pub(super) fn find(name: Option<&str>) -> Result<Run, Failure> {
     store()?.find(name).map_err(|error| {
         let hint = match &error {
-            FindError::Folder { .. } => "its owner and mode should let you read it",
-            FindError::Empty(_) => "`guard run` makes the first",
-            FindError::Unknown(_) => "`guard runs` lists them; a path must contain a slash",
+            FindError::Folder { .. } => "check the owner and mode of the directory",
+            FindError::Empty(_) => "`guard run` creates the first run",
+            FindError::Unknown(_) => "`guard runs` lists the runs; a path must contain a slash",
             FindError::Ambiguous { .. } => "give more of the id",
         };
         Failure::usage(error.to_string(), hint)
@@ -93,7 +100,7 @@ pub(super) fn open(run: &Run) -> Result<Reader, Failure> {
 pub(super) fn unreadable(run: &Run, error: &io::Error) -> Failure {
     Failure::usage(
         format!("cannot read {}: {error}", run.transcript.display()),
-        "`guard runs` lists what can be read",
+        "`guard runs` lists the runs and their state",
     )
 }
 

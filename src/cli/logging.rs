@@ -32,10 +32,10 @@ const FILTER: &str = "GUARD_LOG";
 /// The variable with the log file.
 const FILE: &str = "GUARD_LOG_FILE";
 
-/// What every subcommand takes.
+/// The logging options that every subcommand has.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LogOptions {
-    /// Log what guard does; twice (-vv) for every program start too
+    /// Log what guard does; -vv also logs every program start
     ///
     /// GUARD_LOG gives a finer filter, such as `debug` or `guard::launch=debug,guard::workspace=info`. The log goes to
     /// standard error, or to the file of --log-file or GUARD_LOG_FILE.
@@ -107,7 +107,7 @@ fn open(path: &Path) -> Result<File, Failure> {
     let bad = |problem: &str| {
         Failure::usage(
             format!("cannot log to {}: {problem}", path.display()),
-            "give a plain file that can be written: --log-file FILE, or GUARD_LOG_FILE",
+            "give a writable regular file with --log-file FILE or GUARD_LOG_FILE",
         )
     };
     // Without O_NONBLOCK, opening a pipe would block.
@@ -119,7 +119,7 @@ fn open(path: &Path) -> Result<File, Failure> {
     })?;
     match file.metadata() {
         Ok(found) if found.is_file() => Ok(file),
-        _ => Err(bad("it is not a plain file")),
+        _ => Err(bad("it is not a regular file")),
     }
 }
 

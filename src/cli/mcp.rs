@@ -16,7 +16,7 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
         .map_err(|problem| Failure::usage(format!("--root {problem}"), "name a directory that exists"))?;
     let executor = super::exec::executor()?;
     let state = executor.sessions.clone();
-    let setting = McpConfig {
+    let config = McpConfig {
         executor,
         roots,
         calls: state.with_file_name("calls"),
@@ -26,43 +26,43 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let stop = Stop::default();
     stop_on_signals(&stop)?;
     let Some(address) = &args.http else {
-        return served(serve(setting, &stop));
+        return exit_after(serve(config, &stop));
     };
     let (path, token) = match &args.token_file {
         Some(path) => (path.clone(), Token::read(path)),
         None => {
             let path = state.with_file_name("mcp-token");
-            let token = Token::read_or_make(&path);
+            let token = Token::read_or_create(&path);
             (path, token)
         }
     };
     let token = token.map_err(|problem| {
         Failure::usage(
             problem.to_string(),
-            "make one: (umask 077; head -c 32 /dev/urandom | base64 > FILE), and name it with --token-file",
+            "create a token with (umask 077; head -c 32 /dev/urandom | base64 > FILE), and give --token-file FILE",
         )
     })?;
     let listening = Listening::on(address).map_err(|problem| {
         Failure::usage(
             format!("--http {problem}"),
-            "use 127.0.0.1:PORT or [::1]:PORT; from elsewhere come through ssh -L",
+            "use 127.0.0.1:PORT or [::1]:PORT; connect from other machines through ssh -L",
         )
     })?;
     writeln!(out, "{}", json!({ "url": listening.url(), "token_file": path, "pid": std::process::id() }))?;
     out.flush()?;
-    served(serve_http(setting, listening, token, &stop))
+    exit_after(serve_http(config, listening, token, &stop))
 }
 
-fn served(how: io::Result<()>) -> Result<Exit, Failure> {
-    how.map(|()| Exit::Success).map_err(|error| {
+fn exit_after(result: io::Result<()>) -> Result<Exit, Failure> {
+    result.map(|()| Exit::Success).map_err(|error| {
         Failure::usage(
-            format!("the client cannot be served: {error}"),
-            "clients of the Model Context Protocol start this; see `guard mcp --help`",
+            format!("cannot serve the client: {error}"),
+            "a Model Context Protocol client must start this command; see `guard mcp --help`",
         )
     })
 }
 
-/// Stops the server at the first signal. Calls in progress are asked to end, and their results are kept.
+/// Stops the server at the first signal. The server asks calls in progress to end, and saves their results.
 fn stop_on_signals(stop: &Stop) -> io::Result<()> {
     let stop = stop.clone();
     launch::on_signals(move || stop.set())

@@ -56,8 +56,8 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => {
             // Printing help fails only if the reader is gone.
             let _ = error.print();
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return if asked { Exit::Success.into() } else { Exit::Usage.into() };
+            let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if is_help { Exit::Success.into() } else { Exit::Usage.into() };
         }
     };
     if let Err(failure) = logging::start(&cli.log) {
@@ -103,7 +103,7 @@ const MOST_SHOWN: usize = 50;
 
 /// Why a command of `guard` could not do its work.
 enum Failure {
-    /// Standard output cannot be written to.
+    /// Standard output cannot be written, or another input/output error occurred.
     Output(io::Error),
     /// The policy cannot be used.
     Policy(Box<PolicyError>),
@@ -130,7 +130,7 @@ impl Failure {
 
     fn render(&self) -> String {
         match self {
-            Self::Output(error) => format!("guard: cannot write the output: {error}"),
+            Self::Output(error) => format!("guard: input/output error: {error}"),
             Self::Usage { message, hint } => format!("guard: {message}\n  hint: {hint}"),
             Self::Policy(error) => match &**error {
                 PolicyError::Invalid(problems) => {

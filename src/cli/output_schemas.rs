@@ -26,17 +26,17 @@ pub struct VerdictJson<'a> {
     decision: DecisionJson,
     /// The rule that decided: its id, `default`, `git.default`, `deferred`, or `input.…` for input that cannot be parsed.
     rule: &'a str,
-    /// The reason.
+    /// Why the rule decides so.
     reason: &'a str,
     /// What to do instead; empty if there is no advice.
     instead: &'a str,
-    /// Where the rule is; null for rules built into the program.
+    /// Where the rule is written; null for rules built into guard.
     source: Option<SourceJson<'a>>,
-    /// The part of the command that caused it.
+    /// The part of the command that caused the decision.
     part: Option<&'a str>,
     /// The name of the policy.
     policy: &'a str,
-    /// Parts that guard judges again when they run.
+    /// The parts of the command that guard judges again when they run.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     deferred: Vec<DeferredJson<'a>>,
     /// Every program start found in the command (`--json` only).
@@ -64,7 +64,7 @@ struct SourceJson<'a> {
 
 #[derive(Debug, Serialize, JsonSchema)]
 struct DeferredJson<'a> {
-    /// The command.
+    /// The part of the command.
     part: &'a str,
     /// Why the decision is deferred.
     why: &'a str,
@@ -74,21 +74,22 @@ struct DeferredJson<'a> {
 struct IntentJson {
     /// The command as one line.
     command: String,
-    /// The program's name; empty when it is only known when it runs.
+    /// The program's name; empty if it is only known when the command runs.
     program: String,
-    /// How it was found: asked, shell, wrapped, alias, git.
+    /// How guard found it: `asked` (the command itself), `shell` (in shell text), `wrapped` (an argument of a wrapper such
+    /// as `env`), `alias` (a git alias), `git` (started by git).
     origin: &'static str,
-    /// The index of the intent that contains it.
+    /// The index in `intents` of the program start that contains this one; null for the outermost.
     parent: Option<usize>,
     /// The git verb, after resolving aliases.
     #[serde(skip_serializing_if = "Option::is_none")]
     verb: Option<String>,
-    /// Refs it would change.
+    /// The git refs it would change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refs: Vec<String>,
-    /// Its effects.
+    /// What it would do, in terms that policy rules can match.
     effects: Vec<&'static str>,
-    /// Files it uses, as far as known.
+    /// The files it would read or write, as far as known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     paths: Vec<PathJson>,
 }
@@ -129,7 +130,7 @@ impl<'a> VerdictJson<'a> {
         }
     }
 
-    /// With the place of the question in a stream.
+    /// Adds the line number and the caller's id of the request that this answers.
     #[must_use]
     pub fn answering(mut self, line: usize, id: Option<&'a serde_json::Value>) -> Self {
         self.line = Some(line);
@@ -188,12 +189,12 @@ pub const SCHEMAS: &[Published] = &[
     ("result.schema.json", || titled(as_written::<RunResult>(), "guard run --json")),
 ];
 
-/// The schema of what is read: fields with a default are not required.
+/// The schema of a type that guard reads: fields with a default are not required.
 fn as_read<T: JsonSchema>() -> Schema {
     SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>()
 }
 
-/// The schema of what is printed: fields that may be left out are not required.
+/// The schema of a type that guard prints: fields that guard may omit are not required.
 fn as_written<T: JsonSchema>() -> Schema {
     SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>()
 }

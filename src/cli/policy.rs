@@ -11,13 +11,13 @@ use crate::decide::{load, load_text};
 use crate::policy::{self, Diagnostic, Policy, PolicyDirs, PolicyError, Severity, diff, find};
 
 pub(super) fn run(args: args::Policy, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let folders = PolicyDirs::from_environment();
+    let dirs = PolicyDirs::from_environment();
     match args {
-        args::Policy::List { json } => list(&folders, json, out),
-        args::Policy::Show { policy, effective, json } => show(&policy, effective, json, &folders, out),
-        args::Policy::Lint { policies, json } => lint(&policies, json, &folders, out),
+        args::Policy::List { json } => list(&dirs, json, out),
+        args::Policy::Show { policy, effective, json } => show(&policy, effective, json, &dirs, out),
+        args::Policy::Lint { policies, json } => lint(&policies, json, &dirs, out),
         args::Policy::Diff { a, b } => {
-            let (left, right) = (load(&a, &folders, false)?, load(&b, &folders, false)?);
+            let (left, right) = (load(&a, &dirs, false)?, load(&b, &dirs, false)?);
             let lines = diff(&left, &right);
             for line in &lines {
                 writeln!(out, "{line}")?;
@@ -29,7 +29,7 @@ pub(super) fn run(args: args::Policy, out: &mut dyn Write) -> Result<Exit, Failu
             Ok(Exit::Success)
         }
         args::Policy::Presets { json } => super::check_connect::presets(json, out),
-        args::Policy::Audit(args) => super::audit::run(&args, &folders, out),
+        args::Policy::Audit(args) => super::audit::run(&args, &dirs, out),
     }
 }
 
@@ -39,11 +39,11 @@ pub(super) fn print_json(value: &Value, out: &mut dyn Write) -> Result<(), Failu
     Ok(())
 }
 
-fn list(folders: &PolicyDirs, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn list(dirs: &PolicyDirs, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut entries = Vec::new();
-    for (name, built_in) in folders.names() {
+    for (name, built_in) in dirs.names() {
         // A broken file of the user must not hide the other policies.
-        let (description, extends, problem) = match load(&name, folders, false) {
+        let (description, extends, problem) = match load(&name, dirs, false) {
             Ok(policy) => (policy.description, policy.extends, None),
             Err(error) => (String::new(), Vec::new(), Some(error.to_string())),
         };
@@ -71,15 +71,15 @@ fn show(
     reference: &str,
     effective: bool,
     json: bool,
-    folders: &PolicyDirs,
+    dirs: &PolicyDirs,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     if !effective && !json {
-        let source = find(reference, folders, None)?;
+        let source = find(reference, dirs, None)?;
         out.write_all(source.text.as_bytes())?;
         return Ok(Exit::Success);
     }
-    let policy = load(reference, folders, false)?;
+    let policy = load(reference, dirs, false)?;
     if json {
         print_json(&policy_json(&policy), out)?;
         return Ok(Exit::Success);
@@ -88,9 +88,9 @@ fn show(
     if !policy.extends.is_empty() {
         writeln!(out, "extends {}", policy.extends.join(", "))?;
     }
-    writeln!(out, "programs no rule speaks of: {}", policy.default_action.action.name())?;
-    writeln!(out, "git commands no rule speaks of: {}", policy.git_default_action.action.name())?;
-    writeln!(out, "git in repositories of the run's own: {}", policy.git_other_action.action.name())?;
+    writeln!(out, "programs that no rule matches: {}", policy.default_action.action.name())?;
+    writeln!(out, "git commands that no rule matches: {}", policy.git_default_action.action.name())?;
+    writeln!(out, "git in repositories that the run creates: {}", policy.git_other_action.action.name())?;
     let listed = |items: &[String]| if items.is_empty() { "none".to_string() } else { items.join(" ") };
     writeln!(out, "read: {}", listed(&policy.filesystem.read))?;
     writeln!(out, "write: {}", listed(&policy.filesystem.write))?;
@@ -149,22 +149,17 @@ fn policy_json(policy: &Policy) -> Value {
     })
 }
 
-fn lint(
-    references: &[String],
-    json: bool,
-    folders: &PolicyDirs,
-    out: &mut dyn Write,
-) -> Result<Exit, Failure> {
+fn lint(references: &[String], json: bool, dirs: &PolicyDirs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut all: Vec<Diagnostic> = Vec::new();
     let mut summaries = Vec::new();
     for reference in references {
-        let source = find(reference, folders, None)?;
-        let problems = match load_text(source, folders) {
+        let source = find(reference, dirs, None)?;
+        let problems = match load_text(source, dirs) {
             Ok(policy) => {
                 let own = policy.rules.iter().filter(|rule| rule.place.source == policy.own_source());
                 let examples: usize = own.map(|rule| rule.examples.len()).sum();
                 summaries.push(format!(
-                    "{reference}: {} rules, {examples} examples of its own",
+                    "{reference}: {} rules, {examples} examples in this file",
                     policy.rules.len()
                 ));
                 policy.remarks

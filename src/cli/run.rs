@@ -19,11 +19,11 @@ use crate::launch::{
 use crate::outcome::{Denial, ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration};
 use crate::policy::{Budget, Config, Policy, PolicyDirs, Severity};
 use crate::terminal_text;
-use crate::transcript::{EventType, Line, Observer, state_folder};
+use crate::transcript::{EventType, Line, Observer, runs_dir};
 
 /// Runs the command, or prints the plan of it (`--dry-run`).
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let form = Form::of(arguments);
+    let form = Form::from_args(arguments);
     // First, so that no copy of the environment contains a key.
     let (config, keys) = configuration()?;
     let policy = crate::decide::load(&arguments.policy, &PolicyDirs::from_environment(), false)?;
@@ -31,14 +31,14 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
         note(&remark.render(false));
     }
     let has_terminal =
-        form == Form::Through && launch::is_interactive(io::stdin().as_fd(), io::stdout().as_fd());
+        form == Form::PassThrough && launch::is_interactive(io::stdin().as_fd(), io::stdout().as_fd());
     let profile = agent_run::detect(arguments.agent.as_deref(), &arguments.command, has_terminal, &config)?;
     let mut request = request(arguments, policy, config, &keys, profile.as_ref())?;
-    request.options.is_attended = form == Form::Through && io::stdin().is_terminal();
+    request.options.is_attended = form == Form::PassThrough && io::stdin().is_terminal();
     if let Some(problem) = profile.as_ref().and_then(|profile| agent_run::version_problem(profile, &request))
     {
-        let hint = "`--agent none` runs it as any other program";
-        print_no_run(&request, ErrorKind::ConfigError, &problem, hint, form, out)?;
+        let hint = "`--agent none` runs the command without treating it as an agent";
+        print_not_started(&request, ErrorKind::ConfigError, &problem, hint, form, out)?;
         return Ok(Exit::OwnFailure);
     }
     let needs_keys = arguments.require_keys || profile.as_ref().is_some_and(|profile| profile.asks_model);
@@ -46,39 +46,46 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     if needs_keys && agent_run::is_installed(&request.command) {
         let is_set = |name: &str| request.key_variables.iter().any(|known| known == name);
         if let Some(missing) = missing_key(&request.options.presets, &request.config, is_set) {
-            let hint = "guard keeps the key outside the sandbox, and the agent gets a placeholder";
-            print_no_run(&request, ErrorKind::AuthError, &missing.to_string(), hint, form, out)?;
+            let hint = "guard keeps the key outside the sandbox and gives the agent only a placeholder";
+            print_not_started(&request, ErrorKind::AuthError, &missing.to_string(), hint, form, out)?;
             return Ok(Exit::OwnFailure);
         }
     }
     match agent_run::login(arguments.agent_login.as_deref(), profile.as_ref(), &request) {
         Ok(login) => request.options.home_state.login = login,
         Err(problem) => {
-            print_no_run(&request, ErrorKind::AuthError, &problem.to_string(), &problem.hint(), form, out)?;
+            print_not_started(
+                &request,
+                ErrorKind::AuthError,
+                &problem.to_string(),
+                &problem.hint(),
+                form,
+                out,
+            )?;
             return Ok(Exit::OwnFailure);
         }
     }
     if let Some(Err(error)) = arguments.dir.as_deref().map(launch::check_links) {
-        return refused(&request, &error, form, out);
+        return report_plan_error(&request, &error, form, out);
     }
     // Before any program is searched for on PATH.
     launch::distrust(&request.folder);
     let run_id = run_id();
     if arguments.dry_run {
-        match asked(arguments, &request, &run_id).planned() {
+        match workspace_request(arguments, &request, &run_id).planned() {
             Ok(Some((checkout, folder))) => {
                 request.folder = folder;
                 request.checkout = Some(checkout);
             }
             Ok(None) => {}
-            Err(problem) => return no_worktree(&request, &problem, form, out),
+            Err(problem) => return report_workspace_problem(&request, &problem, form, out),
         }
         if let Some(profile) = &profile {
             agent_run::prepare(profile, &mut request);
         }
         return match launch::plan(&request, run_id) {
             Ok(plan) => show_plan(&plan, form, out),
-            Err(error) => refused(&request, &error, form, out),
+            Err(error) => report_plan_error(&request, &error, form, out),
         };
     }
     let reader = profile.as_ref().map(|profile| -> Box<dyn launch::OutputReader> {
@@ -86,10 +93,11 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     });
     let streams = streams(form, reader)?;
     let mut launch = Launch::new(request, run_id)?;
-    let OpenedWorkspace { task, folder } = match asked(arguments, &launch.request, launch.run_id()).open() {
-        Ok(opened) => opened,
-        Err(problem) => return no_worktree(&launch.request, &problem, form, out),
-    };
+    let OpenedWorkspace { task, folder } =
+        match workspace_request(arguments, &launch.request, launch.run_id()).open() {
+            Ok(opened) => opened,
+            Err(problem) => return report_workspace_problem(&launch.request, &problem, form, out),
+        };
     launch.request.folder = folder;
     if let Some(task) = task {
         launch.use_worktree(task);
@@ -99,16 +107,20 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     }
     let planned = match launch.plan(keys) {
         Ok(planned) => planned,
-        Err(error) => return refused(&launch.request, &error, form, out),
+        Err(error) => return report_plan_error(&launch.request, &error, form, out),
     };
-    let unfinished = unfinished(&planned.plan);
+    let not_started = result_before_start(&planned.plan);
     match launch.run(planned, streams, observer(form)) {
         Ok(finished) => report(&finished, form, arguments.quiet, out),
-        Err(failure) => failed(unfinished, &failure, form, out),
+        Err(failure) => report_launch_failure(not_started, &failure, form, out),
     }
 }
 
-fn asked<'a>(arguments: &'a args::Run, request: &'a RunRequest, run_id: &'a str) -> WorkspaceRequest<'a> {
+fn workspace_request<'a>(
+    arguments: &'a args::Run,
+    request: &'a RunRequest,
+    run_id: &'a str,
+) -> WorkspaceRequest<'a> {
     WorkspaceRequest {
         arguments,
         policy: &request.policy,
@@ -122,7 +134,7 @@ fn asked<'a>(arguments: &'a args::Run, request: &'a RunRequest, run_id: &'a str)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// The agent's output as it is, and a summary at the end.
-    Through,
+    PassThrough,
     /// One JSON object at the end.
     Json,
     /// Every event as a JSON line, with the result as the last one.
@@ -130,11 +142,11 @@ enum Form {
 }
 
 impl Form {
-    fn of(arguments: &args::Run) -> Self {
+    fn from_args(arguments: &args::Run) -> Self {
         match (arguments.stream_json, arguments.json) {
             (true, _) => Self::Stream,
             (false, true) => Self::Json,
-            (false, false) => Self::Through,
+            (false, false) => Self::PassThrough,
         }
     }
 }
@@ -148,7 +160,7 @@ fn run_id() -> String {
 pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
     let config = match Config::place() {
         Some(place) => Config::read(&place)
-            .map_err(|error| Failure::usage(error.to_string(), "mend the file, or move it away"))?,
+            .map_err(|error| Failure::usage(error.to_string(), "correct the file, or move it away"))?,
         None => Config::default(),
     };
     for name in config.agent.keys() {
@@ -157,8 +169,8 @@ pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
             let known: Vec<String> =
                 known.filter(|agent| agent.login.is_some()).map(|agent| agent.name).collect();
             let message =
-                format!("[agent.{name}] of config.toml: guard knows no agent `{name}` with a login");
-            return Err(Failure::usage(message, format!("there are {}", known.join(", "))));
+                format!("[agent.{name}] in config.toml: guard knows no agent `{name}` with a login");
+            return Err(Failure::usage(message, format!("agents with a login: {}", known.join(", "))));
         }
     }
     let keys = Keys::take(&config);
@@ -170,7 +182,10 @@ fn micros(amount: f64) -> Result<u64, Failure> {
     if amount > 0.0 && amount <= 1e6 {
         return Ok(((amount * 1e6).round() as u64).max(1));
     }
-    Err(Failure::usage(format!("--max-cost {amount}: no amount of money"), "such as --max-cost 2.50"))
+    Err(Failure::usage(
+        format!("--max-cost {amount}: the amount must be above 0 and at most 1000000"),
+        "give an amount such as --max-cost 2.50",
+    ))
 }
 
 fn request(
@@ -184,8 +199,8 @@ fn request(
         Some(folder) => folder.clone(),
         None => std::env::current_dir().map_err(|error| {
             Failure::usage(
-                format!("the current directory cannot be used: {error}"),
-                "go to a directory that exists, or give --dir",
+                format!("cannot determine the current directory: {error}"),
+                "change to a directory that exists, or give one with --dir DIR",
             )
         })?,
     };
@@ -197,8 +212,11 @@ fn request(
             let kept = keys.others(&[]).into_iter().find(|(name, _)| name == pair).map(|(_, value)| value);
             let value = std::env::var_os(pair).or(kept).ok_or_else(|| {
                 Failure::usage(
-                    format!("--env {}: not set here", pair.to_string_lossy()),
-                    "write --env NAME=VALUE",
+                    format!(
+                        "--env {}: the variable is not set in guard's environment",
+                        pair.to_string_lossy()
+                    ),
+                    "set it, or give a value with --env NAME=VALUE",
                 )
             })?;
             set.push((pair.clone(), value));
@@ -207,28 +225,28 @@ fn request(
         let text = |bytes: &[u8]| std::ffi::OsStr::from_bytes(bytes).to_os_string();
         set.push((text(&bytes[..at]), text(&bytes[at + 1..])));
     }
-    let runs = state_folder().map_err(|error| {
+    let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
     let of_agent = profile.iter().flat_map(|profile| &profile.adapter.presets);
     let of_agent = of_agent.filter(|preset| !arguments.preset.contains(preset));
-    let asked: Vec<String> = arguments.preset.iter().chain(of_agent).cloned().collect();
+    let requested_presets: Vec<String> = arguments.preset.iter().chain(of_agent).cloned().collect();
     let hosts_of_agent = profile.map(|profile| profile.adapter.hosts()).unwrap_or_default();
     // A key that no gateway uses is a variable like any other.
-    let presets = policy.network.presets.iter().chain(&asked);
+    let presets = policy.network.presets.iter().chain(&requested_presets);
     let gateways = presets.filter_map(|name| crate::policy::preset(name)).flat_map(|preset| preset.gateway);
     let kept: Vec<&str> = gateways
         .filter_map(|gateway| crate::policy::key_variables(&gateway.name))
         .flatten()
         .copied()
         .collect();
-    let handed_on = keys.others(&kept);
+    let passed_on = keys.others(&kept);
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     Ok(RunRequest {
         command: arguments.command.clone(),
         folder,
         policy,
-        environment: std::env::vars_os().chain(handed_on).collect(),
+        environment: std::env::vars_os().chain(passed_on).collect(),
         home: home(),
         runs,
         scratch: std::env::temp_dir(),
@@ -255,7 +273,7 @@ fn request(
             home_files: home_files(&arguments.home_file)?,
             hosts: arguments.allow_host.iter().cloned().chain(hosts_of_agent).collect(),
             listen: arguments.listen.clone(),
-            presets: asked,
+            presets: requested_presets,
             budget: Budget {
                 max_tokens: arguments.max_tokens,
                 max_requests: arguments.max_requests,
@@ -269,7 +287,7 @@ fn request(
     })
 }
 
-/// Parses `PATH=TEXT` options. Each path must be a plain one inside the home.
+/// Parses `PATH=TEXT` options. Each path must be relative to the home directory and without `..`.
 fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
     let file = |given: &String| {
         let (path, text) = given.split_once('=')?;
@@ -280,8 +298,8 @@ fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
     let bad = |given: &String| {
         let path: String = given.chars().take_while(|c| *c != '=').take(100).collect();
         Failure::usage(
-            format!("--home-file {path}: not PATH=TEXT with a plain path inside the home"),
-            "such as --home-file .config/tool.toml=TEXT",
+            format!("--home-file {path}: expected PATH=TEXT with a relative path without `..`"),
+            "give a path inside the home, such as --home-file .config/tool.toml=TEXT",
         )
     };
     given.iter().map(|given| file(given).ok_or_else(|| bad(given))).collect()
@@ -300,7 +318,7 @@ pub(super) fn home() -> Option<PathBuf> {
 fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<Streams, Failure> {
     let own = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned();
     let is_terminal = match form {
-        Form::Through => [
+        Form::PassThrough => [
             launch::is_interactive(io::stdin().as_fd(), io::stdout().as_fd()),
             io::stdout().is_terminal(),
             io::stderr().is_terminal(),
@@ -308,7 +326,7 @@ fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<
         // With JSON on standard output there is no terminal for the agent to use.
         Form::Json | Form::Stream => [false; 3],
     };
-    let through = form == Form::Through;
+    let through = form == Form::PassThrough;
     let input: OwnedFd = if !through && io::stdin().is_terminal() {
         std::fs::File::open("/dev/null")?.into()
     } else {
@@ -325,7 +343,7 @@ fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<
     })
 }
 
-/// Prints events as they are recorded, if the user asked for a stream.
+/// An observer that prints each event when guard records it; `None` unless the output is a stream.
 fn observer(form: Form) -> Option<Observer> {
     if form != Form::Stream {
         return None;
@@ -343,7 +361,7 @@ fn observer(form: Form) -> Option<Observer> {
 }
 
 fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit, Failure> {
-    if form != Form::Through {
+    if form != Form::PassThrough {
         serde_json::to_writer_pretty(&mut *out, plan).map_err(io::Error::from)?;
         writeln!(out)?;
         return Ok(Exit::Success);
@@ -363,7 +381,7 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
     }
     writeln!(out, "namespaces   {}", plan.namespaces.name())?;
     writeln!(out, "verify exec  {}", if plan.verify_exec { "yes" } else { "no" })?;
-    writeln!(out, "\nfiles (everything else is closed)")?;
+    writeln!(out, "\nfiles (access to all others is denied)")?;
     for grant in &plan.grants {
         writeln!(out, "  {}  {}  ({})", grant.rights.letters(), grant.path.display(), grant.why)?;
     }
@@ -371,7 +389,7 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
         let covered = "unless namespaces hide them";
         writeln!(out, "  {}  {}  ({}, {covered})", grant.rights.letters(), grant.path.display(), grant.why)?;
     }
-    writeln!(out, "\nin namespaces of its own")?;
+    writeln!(out, "\nmounts, if the run has namespaces")?;
     for at in plan.view.own() {
         writeln!(out, "  private    {}", at.display())?;
     }
@@ -384,7 +402,7 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
     for repository in &plan.protected_repositories {
         writeln!(out, "  read-only  {}", repository.display())?;
     }
-    writeln!(out, "  read-only  everything that is not written above with `w`, metadata included")?;
+    writeln!(out, "  read-only  all paths without `w` above, including their metadata")?;
     writeln!(out, "\nnetwork")?;
     writeln!(
         out,
@@ -395,16 +413,17 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
         writeln!(out, "  listen     127.0.0.1:{port}, also for 0.0.0.0 and ::")?;
     }
     if plan.network.allow.is_empty() {
-        writeln!(out, "  hosts      none; the proxy refuses all")?;
+        writeln!(out, "  hosts      none; the proxy denies all requests")?;
     }
     for host in &plan.network.allow {
         writeln!(out, "  host       {}  ({})", host.entry, host.why)?;
     }
     for host in &plan.network.deny {
-        writeln!(out, "  closed     {host}")?;
+        writeln!(out, "  denied     {host}")?;
     }
     for gateway in &plan.network.gateways {
-        let key = gateway.key.as_ref().map(|key| format!(", key {key}, added outside")).unwrap_or_default();
+        let key = gateway.key.as_ref();
+        let key = key.map(|key| format!(", key {key}, added outside the sandbox")).unwrap_or_default();
         writeln!(out, "  gateway    {} to {}{key}", gateway.name, gateway.upstream)?;
     }
     let budget = &plan.network.budget;
@@ -438,13 +457,13 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
         writeln!(out, "\nnote: {text}")?;
     }
     if let Some(reason) = &plan.needs_view {
-        writeln!(out, "\nnote: needs namespaces: {reason}")?;
+        writeln!(out, "\nnote: this run needs namespaces: {reason}")?;
     }
     Ok(Exit::Success)
 }
 
 /// Reports a request that cannot be planned. Nothing was created, and there is no transcript.
-fn refused(
+fn report_plan_error(
     request: &RunRequest,
     error: &LaunchError,
     form: Form,
@@ -454,15 +473,15 @@ fn refused(
         LaunchError::CommandNotFound(_) => (
             ErrorKind::CommandNotFound,
             Exit::CommandNotFound,
-            "check the name, or give a path; PATH is the caller's",
+            "check the name, or give the program's path; guard searches your PATH",
         ),
         LaunchError::NotExecutable { .. } => {
-            (ErrorKind::InvalidInput, Exit::CannotExecute, "name a program that can be executed")
+            (ErrorKind::InvalidInput, Exit::CannotExecute, "give a program that is executable")
         }
         _ => (
             ErrorKind::InvalidInput,
             Exit::OwnFailure,
-            "`guard run --dry-run -- COMMAND` shows what a run would be",
+            "`guard run --dry-run -- COMMAND` shows how guard would run the command",
         ),
     };
     let tool = request.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -480,18 +499,18 @@ fn refused(
 }
 
 /// Reports a worktree that cannot be created. There was no run, and nothing of it is left.
-fn no_worktree(
+fn report_workspace_problem(
     request: &RunRequest,
     problem: &WorkspaceProblem,
     form: Form,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
-    print_no_run(request, problem.kind, &problem.message, &problem.hint, form, out)?;
+    print_not_started(request, problem.kind, &problem.message, &problem.hint, form, out)?;
     Ok(problem.exit)
 }
 
 /// Prints a result that says that there was no run, and why.
-fn print_no_run(
+fn print_not_started(
     request: &RunRequest,
     kind: ErrorKind,
     problem: &str,
@@ -509,8 +528,8 @@ fn print_no_run(
     print_failure(&result, hint, form, out)
 }
 
-/// What is known of a run before it begins.
-fn unfinished(plan: &LaunchPlan) -> RunResult {
+/// The result of a run that has not begun: only what the plan says.
+fn result_before_start(plan: &LaunchPlan) -> RunResult {
     RunResult {
         tool: plan.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
         policy: plan.policy.clone(),
@@ -522,8 +541,8 @@ fn unfinished(plan: &LaunchPlan) -> RunResult {
     }
 }
 
-fn failed(
-    unfinished: RunResult,
+fn report_launch_failure(
+    not_started: RunResult,
     failure: &launch::Failure,
     form: Form,
     out: &mut dyn Write,
@@ -533,17 +552,17 @@ fn failed(
             let fixes: Vec<&str> = needs.iter().map(|need| need.fix.as_str()).collect();
             (
                 ErrorKind::SandboxUnavailable,
-                format!("{}; `guard doctor` shows what this machine gives", fixes.join("; ")),
+                format!("{}; `guard doctor` shows what this machine supports", fixes.join("; ")),
             )
         }
         launch::Failure::Canary(_) => (
             ErrorKind::SandboxUnavailable,
-            "this kernel does not do what it promises; please report it".to_string(),
+            "this kernel does not enforce the sandbox as documented; please report it".to_string(),
         ),
-        _ => (ErrorKind::Internal, "`guard doctor` shows what this machine gives".to_string()),
+        _ => (ErrorKind::Internal, "`guard doctor` shows what this machine supports".to_string()),
     };
     let RunResult { error, error_kind, error_detail, .. } = failure_result(kind, &failure.to_string());
-    let result = RunResult { error, error_kind, error_detail, ..unfinished };
+    let result = RunResult { error, error_kind, error_detail, ..not_started };
     print_failure(&result, &hint, form, out)?;
     Ok(Exit::OwnFailure)
 }
@@ -558,7 +577,7 @@ fn failure_result(kind: ErrorKind, message: &str) -> RunResult {
 }
 
 fn print_failure(result: &RunResult, hint: &str, form: Form, out: &mut dyn Write) -> Result<(), Failure> {
-    if form == Form::Through {
+    if form == Form::PassThrough {
         note(&format!("guard: {}\n  hint: {hint}", result.error.as_deref().unwrap_or_default()));
     } else {
         print_result(result, out)?;
@@ -574,7 +593,7 @@ fn print_result(result: &RunResult, out: &mut dyn Write) -> Result<(), Failure> 
 
 fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let result = &finished.result;
-    if form == Form::Through {
+    if form == Form::PassThrough {
         if !quiet {
             for line in summary(result) {
                 note(&terminal_text::replace(&line));
@@ -620,7 +639,7 @@ fn summary(result: &RunResult) -> Vec<String> {
     let mut lines = Vec::new();
     let ended = match (&result.error, result.exit_code) {
         (Some(error), _) => error.clone(),
-        (None, code) => format!("{} ended with code {}", result.tool, code.unwrap_or_default()),
+        (None, code) => format!("{} ended with exit code {}", result.tool, code.unwrap_or_default()),
     };
     let how = match (&result.enforcement.seccomp, result.enforcement.namespaces) {
         (false, _) => "",
@@ -716,10 +735,10 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
         lines.push(format!("  commit: {} more", result.commits.len() - MOST_SHOWN));
     }
     for finding in result.findings.iter().take(MOST_SHOWN) {
-        lines.push(format!("  look at: {}", finding.message));
+        lines.push(format!("  review: {}", finding.message));
     }
     if result.findings.len() > MOST_SHOWN {
-        lines.push(format!("  look at: {} more; `guard log` shows them", result.findings.len() - MOST_SHOWN));
+        lines.push(format!("  review: {} more; `guard log` shows them", result.findings.len() - MOST_SHOWN));
     }
     let run = &result.run_id;
     if worktree.kept {
@@ -734,12 +753,14 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
             worktree.branch
         ));
     } else if worktree.saved.is_empty() {
-        lines.push("  branch: nothing new, so it was removed again".to_string());
+        lines.push("  branch: removed, because the run left nothing new".to_string());
     } else {
-        lines.push(format!("  branch: discarded; its work is kept in {}", worktree.saved.join(", ")));
+        lines.push(format!("  branch: discarded; its work is saved in {}", worktree.saved.join(", ")));
     }
     if worktree.unreceived {
-        lines.push(format!("  kept: the run's own repository; `guard worktree receive {run}` tries again"));
+        lines.push(format!(
+            "  kept: the run's quarantine repository, with commits that guard did not receive; `guard worktree receive {run}` tries again"
+        ));
     }
     lines
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::args;
 use super::exit_code::Exit;
 use super::note;
-use crate::launch::{Checkout, GitSession, check_links, is_shared_place, may_be_in_repository};
+use crate::launch::{Checkout, GitSession, check_links, is_shared_directory, may_be_in_repository};
 use crate::outcome::ErrorKind;
 use crate::policy::Policy;
 use crate::terminal_text;
@@ -25,7 +25,7 @@ fn listed(paths: &[&Path]) -> String {
     line
 }
 
-/// What a run works on: a worktree of its own in a repository, or the directory itself.
+/// What a run works on: a separate worktree of a repository, or the directory itself.
 pub(super) struct OpenedWorkspace {
     pub(super) task: Option<GitSession>,
     /// The working directory.
@@ -58,7 +58,7 @@ impl WorkspaceRequest<'_> {
         let task = GitSession::open(&place, &Request { here, ..self.request() }, disposal, limits)?;
         if task.leaves_changes_behind() {
             note(
-                "guard: your uncommitted changes are not in the task's worktree; --with-changes brings them",
+                "guard: the run's worktree does not have your uncommitted changes; --with-changes includes them",
             );
         }
         self.note_ignored(&task);
@@ -66,7 +66,7 @@ impl WorkspaceRequest<'_> {
         let same = self.same_folder(&repository, &worktree);
         if !same.is_dir() {
             note(
-                "guard: the directory is not part of the commit the task begins at; working in the top directory",
+                "guard: the commit that the run starts from does not have this directory; working in the top directory",
             );
         }
         let folder = if same.is_dir() { same } else { worktree };
@@ -107,9 +107,11 @@ impl WorkspaceRequest<'_> {
             return if self.is_about_a_repository() { Err(self.no_repository()) } else { Ok(None) };
         };
         let home = super::run::home();
-        if let Some(top) = repository.toplevel.as_ref().filter(|top| is_shared_place(home.as_deref(), top)) {
+        if let Some(top) =
+            repository.toplevel.as_ref().filter(|top| is_shared_directory(home.as_deref(), top))
+        {
             note(&format!(
-                "guard: {} is a repository, but far more than one project: working in the directory itself",
+                "guard: {} is a repository, but it is a home or system directory: working without a worktree",
                 top.display()
             ));
             return Ok(None);
@@ -162,14 +164,17 @@ impl WorkspaceRequest<'_> {
             named.iter().flat_map(|(option, paths)| paths.iter().map(move |path| (option, path)))
         {
             let is_plain = is_path_inside(Path::new(path));
-            let is_there = || repository.toplevel.as_ref().is_some_and(|top| top.join(path).exists());
-            if !is_plain || !is_there() {
-                let problem =
-                    if is_plain { "is not in your checkout" } else { "is no path inside the repository" };
-                let hint = "give a path from the top of the repository, such as --copy .env";
+            let exists = || repository.toplevel.as_ref().is_some_and(|top| top.join(path).exists());
+            if !is_plain || !exists() {
+                let problem = if is_plain {
+                    "this path does not exist in your checkout"
+                } else {
+                    "this is not a path inside the repository"
+                };
+                let hint = "give a path relative to the top directory of the repository, such as --copy .env";
                 return Err(WorkspaceProblem {
                     kind: ErrorKind::InvalidInput,
-                    message: format!("{option} {path}: it {problem}"),
+                    message: format!("{option} {path}: {problem}"),
                     hint: hint.to_string(),
                     exit: Exit::OwnFailure,
                 });
@@ -186,19 +191,19 @@ impl WorkspaceRequest<'_> {
         let carried: Vec<&Path> = carried.collect();
         if !carried.is_empty() {
             note(&format!(
-                "guard: with the dependencies of your checkout: {} (--no-deps leaves them out)",
+                "guard: the run gets the dependencies of your checkout: {} (--no-deps omits them)",
                 listed(&carried)
             ));
         }
         match task.carried_changes() {
             0 => {}
-            1 => note("guard: with your uncommitted changes: 1 path"),
-            count => note(&format!("guard: with your uncommitted changes: {count} paths")),
+            1 => note("guard: the run gets your uncommitted changes: 1 path"),
+            count => note(&format!("guard: the run gets your uncommitted changes: {count} paths")),
         }
         let left_behind: Vec<&Path> = task.left_behind().iter().map(PathBuf::as_path).collect();
         if !left_behind.is_empty() {
             note(&format!(
-                "guard: ignored by git and not in the task's worktree: {} (--copy PATH or --link PATH brings them)",
+                "guard: the run does not get files that git ignores: {} (--copy PATH or --link PATH includes them)",
                 listed(&left_behind)
             ));
         }
@@ -231,8 +236,8 @@ impl WorkspaceRequest<'_> {
     fn no_repository(&self) -> WorkspaceProblem {
         WorkspaceProblem {
             kind: if self.arguments.branch.is_some() { ErrorKind::WorktreeLost } else { ErrorKind::InvalidInput },
-            message: format!("{} lies in no git repository", self.folder.display()),
-            hint: "leave --name, --base, --here, --branch, --auto, --keep, --discard, --copy and --link out, or go into a repository"
+            message: format!("{} is not in a git repository", self.folder.display()),
+            hint: "change to a repository, or omit --name, --base, --here, --branch, --auto, --keep, --discard, --copy and --link"
                 .to_string(),
             exit: Exit::OwnFailure,
         }

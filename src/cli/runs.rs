@@ -24,7 +24,7 @@ pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let store = store()?;
     let runs = store
         .list()
-        .map_err(|error| Failure::usage(error.to_string(), "its owner and mode should let you read it"))?;
+        .map_err(|error| Failure::usage(error.to_string(), "check the owner and mode of the directory"))?;
     match &args.action {
         Some(RunsAction::Prune { older_than, keep, dry_run }) => {
             let age = match (older_than, keep) {
@@ -117,7 +117,10 @@ fn parse_age(text: &str) -> Result<SignedDuration, Failure> {
         number.checked_mul(seconds).map(SignedDuration::from_secs)
     };
     parsed().ok_or_else(|| {
-        Failure::usage(format!("--older-than {text:?} is no time"), "give a number and s, m, h, d or w: 30d")
+        Failure::usage(
+            format!("--older-than {text}: invalid time"),
+            "give a number with the unit s, m, h, d or w, such as 30d",
+        )
     })
 }
 
@@ -137,7 +140,7 @@ fn prune(
     for run in finished.skip(keep).filter(old).filter(|run| !holds_work(run)) {
         let bytes = folder_size(&run.folder);
         if !dry_run && let Err(error) = store.delete(run) {
-            note(&format!("guard: note: {} was not deleted: {error}", run.id));
+            note(&format!("guard: note: cannot delete the run {}: {error}", run.id));
             continue;
         }
         count += 1;
@@ -149,10 +152,10 @@ fn prune(
         && let Err(error) = store.tidy()
         && error.kind() != io::ErrorKind::NotFound
     {
-        note(&format!("guard: note: {} could not be tidied: {error}", store.folder().display()));
+        note(&format!("guard: note: cannot clean up {}: {error}", store.folder().display()));
     }
     let kept = runs.iter().filter(|run| run.state != RunState::Finished).count();
-    let unfinished = if kept > 0 { format!("; {kept} not finished, never deleted") } else { String::new() };
+    let unfinished = if kept > 0 { format!("; {kept} unfinished runs kept") } else { String::new() };
     let verb = if dry_run { "would be freed" } else { "freed" };
     writeln!(out, "{count} of {} runs, {} {verb}{unfinished}", runs.len(), size(freed))?;
     Ok(())
@@ -166,11 +169,11 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
             let verb = if dry_run { "would remove" } else { "removed" };
             match if dry_run { Ok(()) } else { store.sweep(run, &scratch) } {
                 Ok(()) => writeln!(out, "{verb} {}, left by {}", left.display(), run.id)?,
-                Err(error) => note(&format!("guard: note: {} was not removed: {error}", left.display())),
+                Err(error) => note(&format!("guard: note: cannot remove {}: {error}", left.display())),
             }
         }
         if dry_run && store.never_began(run) {
-            writeln!(out, "would remove {}, which never began, unless there is something in it", run.id)?;
+            writeln!(out, "would remove {}, which never began, if its directory is empty", run.id)?;
         } else if !dry_run && store.forget(run, &scratch) {
             writeln!(out, "removed {}, which never began", run.id)?;
         }

@@ -22,12 +22,13 @@ use crate::pipeline::{
     Workflow, load, name_of, safety,
 };
 use crate::policy::{Config, PolicyDirs};
-use crate::transcript::state_folder;
+use crate::transcript::runs_dir;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
 
 /// The hint for tasks that cannot be read or written.
-const KEPT: &str =
-    "tasks are kept below $XDG_STATE_HOME or ~/.local/state: make room there, or let it be read and written";
+const STATE_DIR_HINT: &str = "guard stores tasks below $XDG_STATE_HOME (default ~/.local/state): check free space and permissions there";
+
+const RESUME_HINT: &str = "fix the problem; `guard task resume` then continues the task";
 
 /// The longest request, in bytes. A longer one belongs in a file of the repository.
 const LONGEST_REQUEST: usize = 110 << 10;
@@ -38,12 +39,12 @@ pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure
         None => begin(arguments, task_store, out),
         Some(TaskCommand::List { json }) => list(&task_store, *json, out),
         Some(TaskCommand::Show { id, json }) => show(&task_store, id.as_deref(), *json, out),
-        Some(TaskCommand::Resume { id, bounds, tests, shown }) => {
-            let again = Again::With(raised(bounds), tests_of(tests)?);
-            resume(task_store, id.as_deref(), again, shown, out)
+        Some(TaskCommand::Resume { id, bounds, tests, output }) => {
+            let resume_from = ResumeFrom::CurrentStep(limit_overrides(bounds), test_command(tests)?);
+            resume(task_store, id.as_deref(), resume_from, output, out)
         }
-        Some(TaskCommand::Retry { id, from, shown }) => {
-            resume(task_store, Some(id), Again::From(from), shown, out)
+        Some(TaskCommand::Retry { id, from, output }) => {
+            resume(task_store, Some(id), ResumeFrom::Step(from), output, out)
         }
         Some(TaskCommand::Approve { id, feedback }) => decide(&task_store, id, true, feedback, out),
         Some(TaskCommand::Reject { id, feedback }) => decide(&task_store, id, false, feedback, out),
@@ -53,7 +54,7 @@ pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure
 }
 
 fn task_store() -> Result<TaskStore, Failure> {
-    let runs = state_folder().map_err(|error| {
+    let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
     Ok(TaskStore { executor: super::exec::executor()?, tasks: runs.with_file_name("tasks"), runs })
@@ -62,14 +63,12 @@ fn task_store() -> Result<TaskStore, Failure> {
 fn failed(error: impl Into<PipelineError>) -> Failure {
     let error = error.into();
     let hint = match &error {
-        PipelineError::Busy { .. } => "wait for it, or end it: `guard task cancel`".to_string(),
-        PipelineError::NotBegun(_) => format!("nothing has begun; {KEPT}, and ask again"),
-        PipelineError::Store(_) => format!("nothing is lost; {KEPT}, and say it again"),
-        PipelineError::Unknown(_) => "`guard task list` shows them".to_string(),
-        PipelineError::Workspace(error) => {
-            error.hint().unwrap_or("`guard task resume` goes on when it is mended").to_string()
-        }
-        _ => "`guard task resume` goes on when it is mended".to_string(),
+        PipelineError::Busy { .. } => "wait until it ends, or stop it with `guard task cancel`".to_string(),
+        PipelineError::NotBegun(_) => format!("the task was not started; {STATE_DIR_HINT}, then try again"),
+        PipelineError::Store(_) => format!("no work is lost; {STATE_DIR_HINT}, then try again"),
+        PipelineError::Unknown(_) => "`guard task list` lists the tasks".to_string(),
+        PipelineError::Workspace(error) => error.hint().unwrap_or(RESUME_HINT).to_string(),
+        _ => RESUME_HINT.to_string(),
     };
     Failure::usage(error.to_string(), hint)
 }
@@ -79,38 +78,40 @@ fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result
         arguments.request.as_ref().or(arguments.task.as_ref()).map(|text| text.trim()).unwrap_or_default();
     if request.is_empty() {
         return Err(Failure::usage(
-            "there is no request",
-            "guard task \"what is to be done\"; see guard task --help",
+            "the request is missing",
+            "give one: guard task \"what the agents are to do\"; see guard task --help",
         ));
     }
     if request.len() > LONGEST_REQUEST {
-        let message =
-            format!("the request has {} bytes, and at most {LONGEST_REQUEST} are taken", request.len());
-        return Err(Failure::usage(message, "put it into a file of the repository, and name that"));
+        let message = format!("the request has {} bytes; the maximum is {LONGEST_REQUEST}", request.len());
+        return Err(Failure::usage(
+            message,
+            "put the text into a file in the repository, and name the file in the request",
+        ));
     }
-    let workflow = workflow_of(arguments)?;
+    let workflow = load_workflow(arguments)?;
     let mode = arguments.mode.clone().unwrap_or_else(|| workflow.mode.clone());
     if !workflow.modes.contains_key(&mode) {
         let known: Vec<&str> = workflow.modes.keys().map(String::as_str).collect();
         return Err(Failure::usage(
             format!("the workflow has no mode `{mode}`"),
-            format!("it has {}", known.join(", ")),
+            format!("its modes are {}", known.join(", ")),
         ));
     }
     let id = uuid::Uuid::now_v7().to_string();
     if let Some(missing) =
         missing_keys(&workflow, arguments.agent.as_deref(), arguments.agent_command.as_deref())?
     {
-        return no_key(&missing, &arguments.shown, out);
+        return report_missing_key(&missing, &arguments.output, out);
     }
-    let setting = setting(arguments, &task_store, &id, request, workflow, mode)?;
+    let settings = task_settings(arguments, &task_store, &id, request, workflow, mode)?;
     let journal = task_store.journal().map_err(|error| failed(PipelineError::NotBegun(error.to_string())))?;
     #[cfg(debug_assertions)]
-    let journal = stop_when_asked(journal, &arguments.shown);
-    let folder = task_store.folder(&id);
+    let journal = kill_at_write(journal, &arguments.output);
+    let folder = task_store.task_directory(&id);
     let mut has_begun = false;
-    let ended = drive(&arguments.shown, out, |cancel, see| {
-        let runner = Runner::begin(task_store, journal, &id, request, setting, cancel, see)
+    let ended = drive(&arguments.output, out, |cancel, see| {
+        let runner = Runner::begin(task_store, journal, &id, request, settings, cancel, see)
             .map_err(|error| PipelineError::NotBegun(error.to_string()))?;
         has_begun = true;
         runner.run()
@@ -130,7 +131,7 @@ fn missing_keys(
 ) -> Result<Option<MissingKey>, Failure> {
     let config = match Config::place() {
         Some(place) => Config::read(&place)
-            .map_err(|error| Failure::usage(error.to_string(), "mend the file, or move it away"))?,
+            .map_err(|error| Failure::usage(error.to_string(), "correct the file, or move it away"))?,
         None => Config::default(),
     };
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -140,17 +141,21 @@ fn missing_keys(
         let adapter = adapter.configured(&config);
         let program =
             command.map(str::to_string).or(own.command).or_else(|| adapter.programs.first().cloned());
-        let is_there = program.is_some_and(|program| is_installed(&[program.into()]));
-        if let Some(missing) = missing_key(&adapter.presets, &config, is_set).filter(|_| is_there) {
+        let is_present = program.is_some_and(|program| is_installed(&[program.into()]));
+        if let Some(missing) = missing_key(&adapter.presets, &config, is_set).filter(|_| is_present) {
             return Ok(Some(missing));
         }
     }
     Ok(None)
 }
 
-/// Reports a missing key. Nothing was created.
-fn no_key(missing: &MissingKey, shown: &TaskOutput, out: &mut dyn Write) -> Result<Exit, Failure> {
-    if shown.json || shown.stream_json {
+/// Reports a missing key. guard has created nothing yet.
+fn report_missing_key(
+    missing: &MissingKey,
+    output: &TaskOutput,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    if output.json || output.stream_json {
         writeln!(
             out,
             "{}",
@@ -158,18 +163,18 @@ fn no_key(missing: &MissingKey, shown: &TaskOutput, out: &mut dyn Write) -> Resu
         )?;
     }
     note(&format!(
-        "guard: {missing}\n  hint: guard keeps the key outside the sandbox, and the agent gets a placeholder"
+        "guard: {missing}\n  hint: guard keeps the key outside the sandbox and gives the agent only a placeholder"
     ));
     Ok(Exit::OwnFailure)
 }
 
 /// The workflow, with the changes from the command line.
-fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
+fn load_workflow(arguments: &Task) -> Result<Workflow, Failure> {
     let mut found = load(&arguments.workflow, &PolicyDirs::from_environment()).map_err(workflow::failure)?;
     if let Some(base) = &arguments.base {
         found.base.clone_from(base);
     }
-    let LimitOverrides { task, steps } = raised(&arguments.bounds);
+    let LimitOverrides { task, steps } = limit_overrides(&arguments.bounds);
     let limits = &mut found.limits;
     limits.tokens = task.tokens.or(limits.tokens);
     limits.cost = task.cost.or(limits.cost);
@@ -178,15 +183,15 @@ fn workflow_of(arguments: &Task) -> Result<Workflow, Failure> {
     for (id, bounds) in steps {
         let known: Vec<String> = found.steps.iter().map(|step| step.id.clone()).collect();
         let Some(step) = found.steps.iter_mut().find(|step| step.id == id) else {
-            let message = format!("the workflow has no step `{id}` to bound");
-            return Err(Failure::usage(message, format!("it has {}", known.join(", "))));
+            let message = format!("the workflow has no step `{id}` to limit");
+            return Err(Failure::usage(message, format!("its steps are {}", known.join(", "))));
         };
         step.limits = bounds.or(step.limits);
     }
     Ok(found)
 }
 
-fn setting(
+fn task_settings(
     arguments: &Task,
     task_store: &TaskStore,
     id: &str,
@@ -200,40 +205,41 @@ fn setting(
     };
     let none = || {
         Failure::usage(
-            format!("{} lies in no git repository", folder.display()),
-            "go into one, or make one: git init",
+            format!("{} is not in a git repository", folder.display()),
+            "change to a repository, or create one with git init",
         )
     };
     let found = Repository::find(&folder).map_err(failed)?.ok_or_else(none)?;
     let repository = Repository { trusted: arguments.trust_repository, ..found };
     let base = format!("refs/heads/{}", workflow.base);
     if repository.commit(&base).map_err(failed)?.is_none() {
-        let message = format!("there is no branch `{}` with a commit to begin at", workflow.base);
-        return Err(Failure::usage(message, "name another with --base, or make a first commit"));
+        let message = format!("the base branch `{}` does not exist or has no commit", workflow.base);
+        return Err(Failure::usage(message, "give another branch with --base, or make a first commit"));
     }
     let gates = gates(arguments, &workflow)?;
     let remote = (!arguments.local).then(|| arguments.remote.clone());
     let found = safety(&repository, remote.as_deref(), &workflow.base);
     if arguments.require_protection && !found.is_protected {
         let hint =
-            "protect it (require pull requests, block force pushes), or leave --require-protection out";
+            "protect the branch (require pull requests, block force pushes), or omit --require-protection";
         return Err(Failure::usage(format!("--require-protection: {}", found.line), hint));
     }
     let prefix = arguments.branch_prefix.as_ref().or(workflow.branch_prefix.as_ref());
-    let (feat, tree) = place(arguments, task_store, id, request, (&repository, &base, prefix))?;
-    if let Some(path) = tree.no_folder(&tree.base, &workflow.ways()).map_err(failed)? {
+    let (feat, tree) = plan_worktree(arguments, task_store, id, request, (&repository, &base, prefix))?;
+    let directories = workflow.document_directories();
+    if let Some(path) = tree.first_non_directory(&tree.base, &directories).map_err(failed)? {
         let message = format!(
-            "`{path}` is no directory in {}, and the workflow keeps documents below it",
+            "`{path}` is not a directory in {}, but the workflow stores documents below it",
             workflow.base
         );
-        return Err(Failure::usage(message, "name another place: `documents:` in a workflow of your own"));
+        return Err(Failure::usage(message, "set another path with `documents:` in a custom workflow"));
     }
-    let tests = tests_of(&arguments.tests)?;
+    let tests = test_command(&arguments.tests)?;
     let dirty = repository.toplevel.clone().filter(|_| !repository.bare);
     if let Some(top) = dirty
         && has_changes(&top)
     {
-        note("guard: changes that are not committed stay where they are; the task does not see them");
+        note("guard: the task does not see your uncommitted changes; they stay in your working tree");
     }
     Ok(TaskSettings {
         who: TaskTree::identity(&repository).map_err(failed)?,
@@ -257,15 +263,16 @@ fn setting(
 }
 
 /// The test command from the options: empty for no tests, `None` if it is to be detected in the project.
-fn tests_of(arguments: &TaskTests) -> Result<Option<Vec<String>>, Failure> {
+fn test_command(arguments: &TaskTests) -> Result<Option<Vec<String>>, Failure> {
     if arguments.no_tests {
         return Ok(Some(Vec::new()));
     }
-    let wrong =
-        |problem: String| Failure::usage(format!("--tests: {problem}"), "such as --tests \"cargo test\"");
+    let invalid = |problem: String| {
+        Failure::usage(format!("--tests: {problem}"), "give a command, such as --tests \"cargo test\"")
+    };
     let Some(text) = &arguments.tests else { return Ok(None) };
-    let words = shell_words::split(text).map_err(|error| wrong(error.to_string()))?;
-    if words.is_empty() { Err(wrong("there is no command".to_string())) } else { Ok(Some(words)) }
+    let argv = shell_words::split(text).map_err(|error| invalid(error.to_string()))?;
+    if argv.is_empty() { Err(invalid("the command is empty".to_string())) } else { Ok(Some(argv)) }
 }
 
 fn has_changes(top: &std::path::Path) -> bool {
@@ -277,9 +284,9 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
     let gate = |text: &String| match text.split_once('=') {
         Some((gate, "human")) if known.contains(&gate) => Ok(gate.to_string()),
         _ => {
-            let hint = format!("such as --gate plan=human; the workflow has {}", known.join(", "));
+            let hint = format!("such as --gate plan=human; the workflow's gates are {}", known.join(", "));
             Err(Failure::usage(
-                format!("--gate {text}: no gate of the workflow, or nobody who could stand there"),
+                format!("--gate {text}: expected GATE=human with a gate of the workflow"),
                 hint,
             ))
         }
@@ -288,7 +295,7 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
 }
 
 /// Finds free names for the branch and the worktree: the wanted one, or the next with a number.
-fn place(
+fn plan_worktree(
     arguments: &Task,
     task_store: &TaskStore,
     id: &str,
@@ -308,7 +315,7 @@ fn place(
             fallback_root: task_store.runs.with_file_name("worktrees"),
             ..Request::new(&policy)
         };
-        let scratch = task_store.folder(id).join("scratch");
+        let scratch = task_store.task_directory(id).join("scratch");
         match TaskTree::planned(repository, &wanted, &format!("guard task {id}"), &scratch) {
             Ok(tree) => {
                 let prefix = format!("refs/heads/{prefix}");
@@ -320,13 +327,17 @@ fn place(
             Err(error) => return Err(failed(error)),
         }
     }
-    Err(Failure::usage(format!("there are a hundred tasks called {first}"), "give another --name"))
+    Err(Failure::usage(
+        format!("the names {first} to {first}-99 are all in use"),
+        "choose another name with --name",
+    ))
 }
 
-/// Ends this process at a write to the journal. Tests do that at every write; a released guard cannot.
+/// Makes this process kill itself at the journal write that `--die-at` names. Only debug builds have this; tests use it
+/// to check that a task survives a crash at every write.
 #[cfg(debug_assertions)]
-fn stop_when_asked(mut journal: Journal, shown: &TaskOutput) -> Journal {
-    if let Some(last) = shown.die_at {
+fn kill_at_write(mut journal: Journal, output: &TaskOutput) -> Journal {
+    if let Some(last) = output.die_at {
         journal.watch(move |count| {
             if count == last {
                 let _ = kill(Pid::this(), Signal::SIGKILL);
@@ -338,11 +349,11 @@ fn stop_when_asked(mut journal: Journal, shown: &TaskOutput) -> Journal {
 
 /// Runs a task, shows its progress, and prints how it ended.
 fn drive(
-    shown: &TaskOutput,
+    output: &TaskOutput,
     out: &mut dyn Write,
     work: impl FnOnce(Cancel, &mut dyn FnMut(TaskEvent)) -> Result<Ending, PipelineError>,
 ) -> Result<Exit, Failure> {
-    let form = match (shown.stream_json, shown.json) {
+    let form = match (output.stream_json, output.json) {
         (true, _) => Form::Events,
         (_, true) => Form::Quiet,
         _ => Form::Lines,
@@ -350,13 +361,13 @@ fn drive(
     let cancel = Cancel::default();
     // Before any other thread exists: a signal would end the process through a thread that does not block it.
     super::exec::cancel_on_signals(&cancel)?;
-    let live = TaskProgress::new(form);
-    let ended = work(cancel, &mut |event| live.see(&event));
+    let progress = TaskProgress::new(form);
+    let ended = work(cancel, &mut |event| progress.show(&event));
     let ending = match ended {
         Ok(ending) => ending,
-        Err(PipelineError::Store(error)) => return own_failure(&error.to_string(), shown, out),
+        Err(PipelineError::Store(error)) => return own_failure(&error.to_string(), output, out),
         Err(PipelineError::Io { path, source }) => {
-            return own_failure(&format!("{}: {source}", path.display()), shown, out);
+            return own_failure(&format!("{}: {source}", path.display()), output, out);
         }
         Err(error) => return Err(failed(error)),
     };
@@ -364,7 +375,7 @@ fn drive(
         serde_json::to_writer(&mut *out, &ending).map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else if ending.status != Status::Succeeded && ending.status != Status::Cancelled {
-        note(&format!("guard: `guard task resume {}` goes on", ending.task_id));
+        note(&format!("guard: `guard task resume {}` continues the task", ending.task_id));
     }
     Ok(match ending.status {
         Status::Succeeded => Exit::Success,
@@ -375,58 +386,56 @@ fn drive(
     })
 }
 
-fn own_failure(problem: &str, shown: &TaskOutput, out: &mut dyn Write) -> Result<Exit, Failure> {
-    if shown.json || shown.stream_json {
+fn own_failure(problem: &str, output: &TaskOutput, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if output.json || output.stream_json {
         writeln!(
             out,
             "{}",
             json!({ "status": "failed", "reason": problem, "error_kind": ErrorKind::Internal })
         )?;
     }
-    note(&format!(
-        "guard: {problem}\n  hint: nothing is lost; `guard task resume` goes on when it is mended"
-    ));
+    note(&format!("guard: {problem}\n  hint: no work is lost; {RESUME_HINT}"));
     Ok(Exit::OwnFailure)
 }
 
-/// How a task continues.
-enum Again<'a> {
-    /// From a step it has visited.
-    From(&'a str),
-    /// From where it is, with higher limits or another test command.
-    With(LimitOverrides, Option<Vec<String>>),
+/// Where a task continues.
+enum ResumeFrom<'a> {
+    /// From an earlier step.
+    Step(&'a str),
+    /// From the step it is at, with higher limits or another test command.
+    CurrentStep(LimitOverrides, Option<Vec<String>>),
 }
 
-fn raised(bounds: &TaskBounds) -> LimitOverrides {
+fn limit_overrides(bounds: &TaskBounds) -> LimitOverrides {
     let TaskBounds { max_tokens, max_cost, max_minutes, rounds } = bounds;
-    let mut raised = LimitOverrides::default();
-    let mut of = |step: &Option<String>, more: Bounds| {
+    let mut overrides = LimitOverrides::default();
+    let mut add = |step: &Option<String>, more: Bounds| {
         let known = match step {
-            None => &mut raised.task,
-            Some(step) => raised.steps.entry(step.clone()).or_default(),
+            None => &mut overrides.task,
+            Some(step) => overrides.steps.entry(step.clone()).or_default(),
         };
         *known = more.or(*known);
     };
-    for bound in max_tokens {
-        of(&bound.step, Bounds { tokens: Some(bound.most), ..Bounds::default() });
+    for limit in max_tokens {
+        add(&limit.step, Bounds { tokens: Some(limit.value), ..Bounds::default() });
     }
-    for bound in max_cost {
-        of(&bound.step, Bounds { cost: Some(bound.most), ..Bounds::default() });
+    for limit in max_cost {
+        add(&limit.step, Bounds { cost: Some(limit.value), ..Bounds::default() });
     }
-    for bound in max_minutes {
-        of(&bound.step, Bounds { minutes: Some(bound.most), ..Bounds::default() });
+    for limit in max_minutes {
+        add(&limit.step, Bounds { minutes: Some(limit.value), ..Bounds::default() });
     }
-    for bound in rounds {
-        of(&bound.step, Bounds { rounds: Some(bound.most), ..Bounds::default() });
+    for limit in rounds {
+        add(&limit.step, Bounds { rounds: Some(limit.value), ..Bounds::default() });
     }
-    raised
+    overrides
 }
 
 fn resume(
     task_store: TaskStore,
     id: Option<&str>,
-    again: Again<'_>,
-    shown: &TaskOutput,
+    resume_from: ResumeFrom<'_>,
+    output: &TaskOutput,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     let journal = task_store.journal().map_err(failed)?;
@@ -438,23 +447,23 @@ fn resume(
             };
             let newest = journal.tasks().map_err(failed)?.into_iter().find(is_open);
             newest.map(|task| task.id).ok_or_else(|| {
-                Failure::usage("there is no task to go on with", "`guard task list` shows all")
+                Failure::usage("there is no unfinished task", "`guard task list` lists all tasks")
             })?
         }
     };
     #[cfg(debug_assertions)]
-    let journal = stop_when_asked(journal, shown);
-    drive(shown, out, |cancel, see| {
-        let (from, more, tests) = match again {
-            Again::From(step) => (Some(step), LimitOverrides::default(), None),
-            Again::With(more, tests) => (None, more, tests),
+    let journal = kill_at_write(journal, output);
+    drive(output, out, |cancel, see| {
+        let (from, more, tests) = match resume_from {
+            ResumeFrom::Step(step) => (Some(step), LimitOverrides::default(), None),
+            ResumeFrom::CurrentStep(more, tests) => (None, more, tests),
         };
         let mut runner = Runner::resume(task_store, journal, &id, from, cancel, see)?;
         if more != LimitOverrides::default() {
-            runner.raise(more)?;
+            runner.raise_limits(more)?;
         }
-        if let Some(words) = tests {
-            runner.set_tests(words)?;
+        if let Some(argv) = tests {
+            runner.set_tests(argv)?;
         }
         runner.run()
     })
@@ -508,7 +517,7 @@ fn show(
     let mut shown = summary(task_store, &task);
     let tree: Option<TaskTree> = serde_json::from_value(task.setting["tree"].clone()).ok();
     let commits = tree.and_then(|tree| tree.subjects(&tree.base).ok()).unwrap_or_default();
-    let path = task_store.folder(&task.id).join("summary.md");
+    let path = task_store.task_directory(&task.id).join("summary.md");
     shown["commits"] = json!(commits);
     shown["summary"] = if path.exists() { json!(path) } else { Value::Null };
     if as_json {
@@ -570,37 +579,44 @@ fn decide(
 ) -> Result<Exit, Failure> {
     let mut journal = task_store.journal().map_err(failed)?;
     let task = find(&journal, Some(id))?;
-    let setting: TaskSettings = serde_json::from_value(task.setting.clone())
-        .map_err(|error| failed(PipelineError::Strange(format!("the task's setting: {error}"))))?;
-    let step = setting.workflow.step(task.state["step"].as_str().unwrap_or_default());
+    let settings: TaskSettings = serde_json::from_value(task.setting.clone()).map_err(|error| {
+        failed(PipelineError::Strange(format!("the stored settings of the task: {error}")))
+    })?;
+    let step = settings.workflow.step(task.state["step"].as_str().unwrap_or_default());
     let words = step
-        .filter(|step| step.gate.as_ref().is_some_and(|gate| setting.gates.contains(gate)))
-        .map(|step| step.words());
+        .filter(|step| step.gate.as_ref().is_some_and(|gate| settings.gates.contains(gate)))
+        .map(|step| step.verdict_words());
     let Some(words) = words.filter(|_| task.status == Status::NeedsHuman.name()) else {
         let message = format!(
-            "the task {} does not wait for a person ({}, at {})",
+            "the task {} does not wait for a decision (status {}, step {})",
             task.id, task.status, task.state["step"]
         );
-        return Err(Failure::usage(message, "`guard task show` tells how it stands"));
+        return Err(Failure::usage(message, "`guard task show` shows the state of the task"));
     };
-    // The first word of a verdict means yes, the second no.
+    // The first word of a verdict approves, the second rejects.
     let verdict = words.get(usize::from(!is_yes)).copied().unwrap_or_default().to_string();
     if !is_yes && feedback.trim().is_empty() {
-        return Err(Failure::usage("a no needs a reason", "--feedback \"what must change\""));
+        return Err(Failure::usage(
+            "a rejection needs a reason",
+            "give it with --feedback \"what must change\"",
+        ));
     }
     let visit = task.state["visit"].as_u64().unwrap_or(0) as u32;
-    let repository = Repository::find(&setting.repository).map_err(failed)?;
-    let who = repository.map_or_else(|| Ok(Default::default()), |found| TaskTree::person(&found));
+    let repository = Repository::find(&settings.repository).map_err(failed)?;
+    let who = repository.map_or_else(|| Ok(Default::default()), |found| TaskTree::current_user(&found));
     let decision =
         Decision { verdict: verdict.clone(), feedback: feedback.to_string(), who: who.map_err(failed)? };
     if !journal.decide(&task.id, visit, &decision).map_err(failed)? {
-        return Err(Failure::usage("this was decided already", format!("guard task resume {}", task.id)));
+        return Err(Failure::usage(
+            format!("the task {} already has a decision for this gate", task.id),
+            format!("`guard task resume {}` continues the task", task.id),
+        ));
     }
-    writeln!(out, "{verdict}: `guard task resume {}` goes on", task.id)?;
+    writeln!(out, "{verdict}: `guard task resume {}` continues the task", task.id)?;
     Ok(Exit::Success)
 }
 
-/// Removes what finished tasks have left.
+/// Removes the worktrees and records of finished tasks, and their branches if they are merged.
 fn clean(task_store: &TaskStore, ids: &[String], all: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut journal = task_store.journal().map_err(failed)?;
     let is_finished =
@@ -618,12 +634,12 @@ fn clean(task_store: &TaskStore, ids: &[String], all: bool, out: &mut dyn Write)
         if !cleaned.is_branch_gone {
             writeln!(
                 out,
-                "  the branch is not merged, and stays: git branch -D {} removes it",
+                "  the branch is kept because it is not merged; git branch -D {} removes it",
                 cleaned.branch
             )?;
         }
         if let Some(kept) = cleaned.kept {
-            writeln!(out, "  changes that were not committed are kept at {kept}")?;
+            writeln!(out, "  uncommitted changes are saved at {kept}")?;
         }
     }
     Ok(Exit::Success)
@@ -632,29 +648,31 @@ fn clean(task_store: &TaskStore, ids: &[String], all: bool, out: &mut dyn Write)
 fn cancel(task_store: &TaskStore, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut journal = task_store.journal().map_err(failed)?;
     let task = find(&journal, Some(id))?;
-    let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    let mut told = None;
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let mut signalled = None;
     while let Some(worker) = task_store.worker(&task.id) {
-        // Signals each worker once, and only a process known to be the worker. One that has just begun will say so
-        // soon.
-        if let Some(process) = worker.process.filter(|process| told != Some(*process)) {
+        // Signals each worker once, and only a process known to be the worker. A worker that has just started records
+        // its PID soon.
+        if let Some(process) = worker.process.filter(|process| signalled != Some(*process)) {
             let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
-            told = Some(process);
+            signalled = Some(process);
         }
-        if std::time::Instant::now() > patience {
-            let message = match told {
-                Some(process) => format!("process {process} does not let go of the task"),
-                None => "somebody works on the task, and it cannot be told who".to_string(),
+        if std::time::Instant::now() > deadline {
+            let message = match signalled {
+                Some(process) => {
+                    format!("process {process} still works on the task 60 seconds after SIGTERM")
+                }
+                None => "an unknown process holds the lock of the task".to_string(),
             };
-            return Err(Failure::usage(message, "end it, and try again"));
+            return Err(Failure::usage(message, "kill that process, and try again"));
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     let task = find(&journal, Some(&task.id))?;
     if Status::parse(&task.status) == Some(Status::Succeeded) {
         return Err(Failure::usage(
-            "the task has succeeded",
-            "its branch is yours: git branch -D removes it",
+            format!("the task {} has already succeeded", task.id),
+            "its branch is ready to merge; git branch -D removes it",
         ));
     }
     journal.advance(&task.id, Status::Cancelled.name(), "given up", &task.state).map_err(failed)?;

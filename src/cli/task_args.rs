@@ -1,4 +1,4 @@
-//! What can be typed after `guard task` and `guard workflow`.
+//! The arguments of `guard task` and `guard workflow`.
 
 use std::path::PathBuf;
 
@@ -8,86 +8,87 @@ pub(super) const TASK_EXAMPLES: &str = "\
 Examples:
   guard task \"Add a simple Dark Mode toggle to the main settings page. Use a checkbox.\"
   guard task --mode bugfix \"the parser hangs on empty input\" --tests \"cargo test\"
-  guard task --gate plan=human \"…\"          # a person approves the plan: guard task approve ID
+  guard task --gate plan=human \"…\"          # waits for you to approve the plan: guard task approve ID
   guard task list
-  guard task resume                            # the newest one that is not finished, after a crash too
+  guard task resume                            # continues the newest unfinished task, also after a crash
   guard task retry ID --from develop
-  guard task clean ID                          # a finished one: its worktree, its record, and its branch where that is merged
+  guard task clean ID                          # removes a finished task: worktree, record, and the branch if it is merged
 
-Every step is a fresh agent in a sandbox of its own and a commit on the task's branch; the documents are below docs/dev_docs. A task that
-was killed goes on where it was; an agent that was interrupted is asked again, from where it began.
+Each step runs a new agent in a separate sandbox and makes a commit on the task's branch; the documents are below docs/dev_docs. A task
+that was killed continues at the step it had reached. If an agent was interrupted, its step starts again from the beginning.
 
-Exit codes: 0 the branch is ready, 1 a step failed, 2 bad usage, 3 a person must decide, 124 a budget is used up, 125 guard itself failed,
-130 interrupted.";
+Exit codes: 0 the branch is ready, 1 a step failed, 2 bad usage, 3 waiting for your decision, 124 a budget is used up, 125 guard itself
+failed, 130 interrupted.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Task {
     #[command(subcommand)]
     pub(crate) command: Option<TaskCommand>,
-    /// What is to be done
+    /// What the agents are to do
     #[arg(value_name = "REQUEST")]
     pub(crate) request: Option<String>,
-    /// The same, as an option
+    /// The request as an option, instead of the argument REQUEST
     #[arg(long, value_name = "REQUEST", conflicts_with = "request")]
     pub(crate) task: Option<String>,
-    /// Where to begin: a mode of the workflow (direct, bugfix, research)
+    /// The mode of the workflow, which selects the first step (direct, bugfix, research) [default: the workflow's]
     #[arg(long)]
     pub(crate) mode: Option<String>,
-    /// The workflow: a name (`guard workflow list`) or a file
+    /// The workflow: a name (see `guard workflow list`) or a file
     #[arg(long, default_value = "default")]
     pub(crate) workflow: String,
-    /// What branch and documents are called [default: made from the request]
+    /// The name for the branch and the documents [default: derived from the request]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// What the branch begins with, instead of the workflow's: feature/
-    #[arg(long, value_name = "PREFIX", value_parser = branch_prefix)]
+    /// The prefix of the branch name, such as feature/ [default: the workflow's]
+    #[arg(long, value_name = "PREFIX", value_parser = parse_branch_prefix)]
     pub(crate) branch_prefix: Option<String>,
-    /// The branch to begin at and to merge with, instead of the workflow's
+    /// The branch to start from and to merge with [default: the workflow's]
     #[arg(long)]
     pub(crate) base: Option<String>,
-    /// The repository [default: the one of the current directory]
+    /// A directory in the repository to work on [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// A gate at which a person decides: plan=human
+    /// Wait for your decision at this gate, such as plan=human; repeatable
     #[arg(long, value_name = "GATE=human")]
     pub(crate) gate: Vec<String>,
-    /// The agent, instead of the workflow's
+    /// The agent to use [default: the workflow's]
     #[arg(long)]
     pub(crate) agent: Option<String>,
-    /// The agent's program, where it is not on the path
+    /// The path of the agent's program, if it is not on PATH
     #[arg(long, value_name = "FILE")]
     pub(crate) agent_command: Option<String>,
-    /// The model, for every role
+    /// The model to use for every role [default: the workflow's]
     #[arg(long)]
     pub(crate) model: Option<String>,
     #[command(flatten)]
     pub(crate) tests: TaskTests,
     #[command(flatten)]
     pub(crate) bounds: TaskBounds,
-    /// The remote: is its base protected, and where the branch is pushed and a pull request opened, if it is on GitHub
+    /// The git remote. guard asks it whether the base branch is protected; if it is on GitHub, guard also pushes the branch
+    /// there and opens a pull request
     #[arg(long, default_value = "origin")]
     pub(crate) remote: String,
-    /// Ask no remote anything: the branch stays in this repository
+    /// Contact no remote; the branch stays in this repository
     #[arg(long, conflicts_with_all = ["remote", "require_protection"])]
     pub(crate) local: bool,
-    /// Do not begin unless the base is known to be protected: pull requests required, force pushes blocked
+    /// Refuse to start unless the remote confirms that the base branch requires pull requests and blocks force pushes
     #[arg(long)]
     pub(crate) require_protection: bool,
-    /// The repository's configuration and what it leads to are yours
+    /// Trust the repository's git configuration, and the programs and files it names
     #[arg(long)]
     pub(crate) trust_repository: bool,
     #[command(flatten)]
-    pub(crate) shown: TaskOutput,
+    pub(crate) output: TaskOutput,
 }
 
-/// A bound of the task, or of one step: `N` or `STEP=N`.
+/// A limit for the whole task (`N`) or for one step (`STEP=N`).
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Bound<T> {
+pub(crate) struct LimitArg<T> {
     pub(crate) step: Option<String>,
-    pub(crate) most: T,
+    pub(crate) value: T,
 }
 
-impl<T: std::str::FromStr> std::str::FromStr for Bound<T> {
+impl<T: std::str::FromStr> std::str::FromStr for LimitArg<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -95,63 +96,63 @@ impl<T: std::str::FromStr> std::str::FromStr for Bound<T> {
             Some((step, number)) => (Some(step.to_string()), number),
             None => (None, text),
         };
-        let most = number.parse().map_err(|_| "a number, or STEP=NUMBER, is wanted".to_string())?;
-        Ok(Self { step, most })
+        let value = number.parse().map_err(|_| "expected a number or STEP=NUMBER".to_string())?;
+        Ok(Self { step, value })
     }
 }
 
-fn branch_prefix(text: &str) -> Result<String, String> {
-    let is_one = crate::policy::is_branch_prefix(text);
-    if is_one {
+fn parse_branch_prefix(text: &str) -> Result<String, String> {
+    let is_valid = crate::policy::is_branch_prefix(text);
+    if is_valid {
         Ok(text.to_string())
     } else {
-        Err("words that end in `/` are wanted, such as feature/".to_string())
+        Err("a branch prefix must be part of a valid branch name and end in `/`, such as feature/"
+            .to_string())
     }
 }
 
-/// An amount that is none or more.
-fn amount(text: &str) -> Result<Bound<f64>, String> {
-    let bound: Bound<f64> = text.parse()?;
-    let is_one = bound.most.is_finite() && bound.most >= 0.0;
-    if is_one { Ok(bound) } else { Err("an amount from 0 is wanted".to_string()) }
+fn parse_amount(text: &str) -> Result<LimitArg<f64>, String> {
+    let limit: LimitArg<f64> = text.parse()?;
+    let is_valid = limit.value.is_finite() && limit.value >= 0.0;
+    if is_valid { Ok(limit) } else { Err("expected a number that is not negative".to_string()) }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TaskBounds {
-    /// Tokens of models for the whole task, or for all calls of one step; can be given for several
+    /// The maximum number of model tokens for the whole task, or for all calls of one step; repeatable
     #[arg(long, value_name = "[STEP=]N")]
-    pub(crate) max_tokens: Vec<Bound<u64>>,
-    /// Money, for the task or a step
-    #[arg(long, value_name = "[STEP=]AMOUNT", value_parser = amount)]
-    pub(crate) max_cost: Vec<Bound<f64>>,
-    /// Minutes of agents at work, for the task or a step
-    #[arg(long, value_name = "[STEP=]N", value_parser = amount)]
-    pub(crate) max_minutes: Vec<Bound<f64>>,
-    /// How often one step may be asked: every step, or this one
+    pub(crate) max_tokens: Vec<LimitArg<u64>>,
+    /// The maximum cost of the models, for the whole task or for one step; repeatable
+    #[arg(long, value_name = "[STEP=]AMOUNT", value_parser = parse_amount)]
+    pub(crate) max_cost: Vec<LimitArg<f64>>,
+    /// The maximum number of minutes that agents work, for the whole task or for one step; repeatable
+    #[arg(long, value_name = "[STEP=]N", value_parser = parse_amount)]
+    pub(crate) max_minutes: Vec<LimitArg<f64>>,
+    /// The maximum number of times that each step, or this one step, may run; repeatable
     #[arg(long, value_name = "[STEP=]N")]
-    pub(crate) rounds: Vec<Bound<u32>>,
+    pub(crate) rounds: Vec<LimitArg<u32>>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TaskTests {
-    /// A command that must succeed after work on the code; run by guard, in the sandbox [default: the project's own, from
-    /// its Makefile, Cargo.toml, package.json, go.mod, …]
+    /// A test command that guard runs in the sandbox after each change to the code, and that must succeed [default: detected
+    /// from Makefile, Cargo.toml, package.json, go.mod, …]
     #[arg(long, value_name = "COMMAND")]
     pub(crate) tests: Option<String>,
-    /// Run no tests, also where the project has some
+    /// Run no tests, even if the project has a test command
     #[arg(long, conflicts_with = "tests")]
     pub(crate) no_tests: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TaskOutput {
-    /// Print every event as a JSON line, and how the task ended as the last one
+    /// Print every event as a line of JSON, with the result of the task as the last line
     #[arg(long)]
     pub(crate) stream_json: bool,
-    /// Print only how the task ended, as JSON
+    /// Print only the result of the task, as JSON
     #[arg(long, conflicts_with = "stream_json")]
     pub(crate) json: bool,
-    /// End this process at its Nth write to the journal; in debug builds only, for the tests
+    /// Kill this process at its Nth write to the journal (debug builds only, for tests)
     #[cfg(debug_assertions)]
     #[arg(long, hide = true, value_name = "N")]
     pub(crate) die_at: Option<u64>,
@@ -159,7 +160,7 @@ pub(crate) struct TaskOutput {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TaskCommand {
-    /// List tasks and how they stand
+    /// List tasks and their state
     List {
         /// Print JSON
         #[arg(long)]
@@ -167,42 +168,42 @@ pub(crate) enum TaskCommand {
     },
     /// Show a task: its steps, commits, documents and costs
     Show {
-        /// The task: its id, or a unique beginning or end of it [default: the newest]
+        /// The task: its id, or a unique beginning or end of the id [default: the newest task]
         id: Option<String>,
         /// Print JSON, with every prompt and answer
         #[arg(long)]
         json: bool,
     },
-    /// Go on with a task that was interrupted, failed, or waited
+    /// Continue a task that was interrupted, failed, or waited for a decision
     Resume {
-        /// The task [default: the newest one that is not finished]
+        /// The task [default: the newest unfinished task]
         id: Option<String>,
         #[command(flatten)]
         bounds: TaskBounds,
         #[command(flatten)]
         tests: TaskTests,
         #[command(flatten)]
-        shown: TaskOutput,
+        output: TaskOutput,
     },
-    /// Go back to a step, and on from there
+    /// Go back to an earlier step of a task, and continue from there
     Retry {
         /// The task
         id: String,
-        /// The step
+        /// The step to go back to
         #[arg(long, value_name = "STEP")]
         from: String,
         #[command(flatten)]
-        shown: TaskOutput,
+        output: TaskOutput,
     },
-    /// Say yes at a gate where the task waits for a person
+    /// Approve at a gate where the task waits for your decision
     Approve {
         /// The task
         id: String,
-        /// What to say with it
+        /// A comment for the agents
         #[arg(long, default_value = "")]
         feedback: String,
     },
-    /// Say no at a gate where the task waits for a person
+    /// Reject at a gate where the task waits for your decision
     Reject {
         /// The task
         id: String,
@@ -210,16 +211,16 @@ pub(crate) enum TaskCommand {
         #[arg(long)]
         feedback: String,
     },
-    /// Remove what finished tasks have left: worktree, record, and the branch where it is merged
+    /// Remove the worktrees and records of finished tasks, and their branches if they are merged
     Clean {
         /// The tasks
         #[arg(required_unless_present = "all")]
         ids: Vec<String>,
-        /// All that have succeeded or were given up
+        /// All tasks that have succeeded or were cancelled
         #[arg(long, conflicts_with = "ids")]
         all: bool,
     },
-    /// Give a task up; its branch and worktree stay
+    /// Cancel a task; its branch and worktree stay
     Cancel {
         /// The task
         id: String,
@@ -233,28 +234,28 @@ Examples:
   guard workflow lint ./mine.yaml
   guard workflow graph default --mermaid
 
-Exit codes: 0 done, 1 the workflow has errors, 2 bad usage, no such workflow.";
+Exit codes: 0 success, 1 the workflow has errors, 2 bad usage or no such workflow.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Workflow {
-    /// List the workflows: yours, and those that come with guard
+    /// List your workflows and the built-in ones
     List {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print a workflow as it is written
+    /// Print the text of a workflow
     Show {
         /// A name or a file
         workflow: String,
         /// Print the prompts too
         #[arg(long)]
         prompts: bool,
-        /// Print it as it is understood, as JSON
+        /// Print the parsed workflow as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Look for mistakes, and show where they are
+    /// Check a workflow for errors, and show where they are
     Lint {
         /// A name or a file
         workflow: String,
@@ -262,11 +263,11 @@ pub(crate) enum Workflow {
         #[arg(long)]
         json: bool,
     },
-    /// Draw its steps and where they lead
+    /// Draw the steps of a workflow and the transitions between them
     Graph {
         /// A name or a file
         workflow: String,
-        /// As a mermaid flow chart
+        /// Print a Mermaid flow chart instead of text
         #[arg(long)]
         mermaid: bool,
     },

@@ -22,9 +22,9 @@ pub(super) enum Form {
     Quiet,
 }
 
-/// The content of the animated line.
+/// The content of the animated status line.
 #[derive(Default)]
-struct Moving {
+struct StatusLine {
     phase: String,
     since: Option<Instant>,
     doing: String,
@@ -36,7 +36,7 @@ struct Moving {
 /// Shows the progress of a task.
 pub(super) struct TaskProgress {
     form: Form,
-    moving: Option<Arc<Mutex<Moving>>>,
+    status: Option<Arc<Mutex<StatusLine>>>,
 }
 
 const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
@@ -44,18 +44,18 @@ const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "�
 impl TaskProgress {
     pub(super) fn new(form: Form) -> Self {
         let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
-        let moving = (form == Form::Lines && is_terminal).then(|| {
-            let moving = Arc::new(Mutex::new(Moving::default()));
-            let shared = moving.clone();
-            // The thread ends with the process. If it cannot start, the line just does not move.
-            let _ = std::thread::Builder::new().name("live".to_string()).spawn(move || turn(&shared));
-            moving
+        let status = (form == Form::Lines && is_terminal).then(|| {
+            let status = Arc::new(Mutex::new(StatusLine::default()));
+            let shared = status.clone();
+            // The thread ends with the process. If it cannot start, the line is just not animated.
+            let _ = std::thread::Builder::new().name("live".to_string()).spawn(move || animate(&shared));
+            status
         });
-        Self { form, moving }
+        Self { form, status }
     }
 
     /// Shows an event. Ignores errors: a missing reader must not end a task.
-    pub(super) fn see(&self, event: &TaskEvent) {
+    pub(super) fn show(&self, event: &TaskEvent) {
         match self.form {
             Form::Quiet => {}
             Form::Events => {
@@ -68,16 +68,16 @@ impl TaskProgress {
     }
 
     fn line(&self, event: &TaskEvent) {
-        let mut held =
-            self.moving.as_ref().map(|moving| moving.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some(moving) = &mut held {
+        let mut locked =
+            self.status.as_ref().map(|status| status.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(status) = &mut locked {
             match event.event_type {
                 EventType::TaskStep => {
-                    moving.phase.clone_from(&event.message);
-                    moving.since = Some(Instant::now());
-                    moving.doing.clear();
+                    status.phase.clone_from(&event.message);
+                    status.since = Some(Instant::now());
+                    status.doing.clear();
                     let used = &event.data["used"];
-                    moving.used = match used["cost"].as_f64().filter(|cost| *cost > 0.0) {
+                    status.used = match used["cost"].as_f64().filter(|cost| *cost > 0.0) {
                         Some(cost) => format!("{} tokens, {cost:.2}", used["tokens"]),
                         None => format!("{} tokens", used["tokens"]),
                     };
@@ -86,9 +86,9 @@ impl TaskProgress {
                     let kind = event.data["event"].as_str().unwrap_or_default();
                     let first: String =
                         event.message.lines().next().unwrap_or_default().chars().take(60).collect();
-                    moving.doing = format!("{kind} {}", terminal_text::one_line(&first));
+                    status.doing = format!("{kind} {}", terminal_text::one_line(&first));
                 }
-                EventType::TaskEnded => moving.has_ended = true,
+                EventType::TaskEnded => status.has_ended = true,
                 _ => {}
             }
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -120,22 +120,22 @@ fn status_line(event: &TaskEvent) -> Option<String> {
 }
 
 /// Redraws the animated line until the task has ended.
-fn turn(moving: &Mutex<Moving>) {
+fn animate(status: &Mutex<StatusLine>) {
     for frame in FRAMES.iter().cycle() {
         std::thread::sleep(Duration::from_millis(120));
-        let moving = moving.lock().unwrap_or_else(PoisonError::into_inner);
-        if moving.has_ended {
+        let status = status.lock().unwrap_or_else(PoisonError::into_inner);
+        if status.has_ended {
             return;
         }
-        if let Some(since) = moving.since {
+        if let Some(since) = status.since {
             let seconds = since.elapsed().as_secs();
             let line = format!(
                 "{frame} [{}] {}m{:02}s ({}) {}",
-                moving.phase,
+                status.phase,
                 seconds / 60,
                 seconds % 60,
-                moving.used,
-                moving.doing
+                status.used,
+                status.doing
             );
             let _ = write!(io::stderr(), "\r\x1b[K{}", line.chars().take(110).collect::<String>());
         }

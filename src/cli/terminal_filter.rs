@@ -4,11 +4,11 @@
 //! send replies that end up as input of the user's shell, or leave the mouse captured. Text, colours, cursor movement
 //! and screen changes pass. Nothing else may.
 
-/// A longer sequence does not draw.
+/// The longest control sequence that passes, in bytes. Drawing sequences are much shorter.
 const LONGEST: usize = 64;
 
-/// Private modes that make the terminal send input, or that are left in a bad state when a recording is cut.
-const TALKING: &[&str] = &[
+/// Private modes that make the terminal send input, or that leave it in a bad state if the recording is incomplete.
+const INPUT_MODES: &[&str] = &[
     "9", "1000", "1001", "1002", "1003", "1004", "1005", "1006", "1007", "1015", "1016", "2004", "2031",
     "2048",
 ];
@@ -17,7 +17,7 @@ const TALKING: &[&str] = &[
 enum Place {
     #[default]
     Text,
-    /// After ESC, with the bytes since.
+    /// After ESC; `sequence` holds the bytes that followed.
     Escape,
     /// After ESC [.
     Control,
@@ -103,7 +103,8 @@ impl Screen {
         let parameters = String::from_utf8_lossy(&self.sequence);
         let plain = parameters.bytes().all(|byte| byte.is_ascii_digit() || b";:".contains(&byte));
         let private = parameters.strip_prefix('?').is_some_and(|modes| {
-            matches!(byte, b'h' | b'l' | b'J' | b'K') && modes.split(';').all(|mode| !TALKING.contains(&mode))
+            matches!(byte, b'h' | b'l' | b'J' | b'K')
+                && modes.split(';').all(|mode| !INPUT_MODES.contains(&mode))
         });
         if (plain && b"@ABCDEFGHIJKLMPSTXZ`abdefghlmrsu".contains(&byte)) || private {
             out.extend_from_slice(b"\x1b[");

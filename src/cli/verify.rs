@@ -35,8 +35,8 @@ fn hash(text: &str) -> Result<String, Failure> {
         return Ok(text);
     }
     Err(Failure::usage(
-        format!("--head {text:?} is no hash"),
-        "give the 64 hexadecimal digits that were printed when the run ended",
+        format!("--head {text:?}: not a SHA-256 hash"),
+        "give the 64 hexadecimal digits that guard printed when the run ended",
     ))
 }
 
@@ -44,16 +44,16 @@ fn as_text(check: &Check, other: Option<&str>) -> String {
     let head = &check.head;
     let so_far = format!("{} events, {} bytes", head.seq, head.bytes);
     let mut text = match other {
-        Some(expected) => format!("not the transcript that was written: the head should be {expected}\n"),
+        Some(expected) => format!("not the expected transcript: the head should be {expected}\n"),
         None => String::new(),
     };
     text += &match &check.outcome {
         Outcome::Complete => format!("intact and finished: {so_far}\n"),
         Outcome::Unfinished { partial: 0 } => {
-            format!("intact, but unfinished: {so_far}; the run was cut after seq {}\n", head.seq)
+            format!("intact, but unfinished: {so_far}; nothing is recorded after seq {}\n", head.seq)
         }
         Outcome::Unfinished { partial } => format!(
-            "intact, but unfinished: {so_far}; the run was cut after seq {} ({partial} bytes of an unwritten line follow)\n",
+            "intact, but unfinished: {so_far}; nothing is recorded after seq {} ({partial} bytes of an incomplete line follow)\n",
             head.seq
         ),
         Outcome::Broken { line, problem } => {
@@ -61,7 +61,7 @@ fn as_text(check: &Check, other: Option<&str>) -> String {
         }
     };
     if let Some(left_out) = &check.left_out {
-        text += &format!("not everything is in it: {}\n", terminal_text::escape(left_out));
+        text += &format!("the transcript is not complete: {}\n", terminal_text::escape(left_out));
     }
     text + &format!("run  {}\nhead {}\n", check.run_id, head.hash)
 }

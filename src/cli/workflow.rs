@@ -12,13 +12,13 @@ use crate::pipeline::WorkflowError;
 use crate::policy::{PolicyDirs, Severity};
 
 pub(super) fn run(command: &Workflow, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let folders = PolicyDirs::from_environment();
+    let dirs = PolicyDirs::from_environment();
     match command {
-        Workflow::List { json } => list(&folders, *json, out),
-        Workflow::Show { workflow, prompts, json } => show(workflow, &folders, *prompts, *json, out),
-        Workflow::Lint { workflow, json } => lint(workflow, &folders, *json, out),
+        Workflow::List { json } => list(&dirs, *json, out),
+        Workflow::Show { workflow, prompts, json } => show(workflow, &dirs, *prompts, *json, out),
+        Workflow::Lint { workflow, json } => lint(workflow, &dirs, *json, out),
         Workflow::Graph { workflow, mermaid } => {
-            let found = pipeline::load(workflow, &folders).map_err(failure)?;
+            let found = pipeline::load(workflow, &dirs).map_err(failure)?;
             let picture = if *mermaid { pipeline::mermaid(&found) } else { pipeline::text(&found) };
             write!(out, "{picture}")?;
             Ok(Exit::Success)
@@ -32,19 +32,19 @@ pub(super) fn failure(error: WorkflowError) -> Failure {
         WorkflowError::Invalid(problems) => {
             let shown: Vec<String> =
                 problems.iter().take(50).map(|problem| problem.render(super::stderr_colour())).collect();
-            let message = format!("the workflow cannot be used\n{}", shown.join("\n\n"));
-            Failure::usage(message, "`guard workflow lint` shows everything that is wrong")
+            let message = format!("the workflow has errors\n{}", shown.join("\n\n"));
+            Failure::usage(message, "`guard workflow lint` shows all errors")
         }
         error => Failure::usage(
             error.to_string(),
-            "`guard workflow list` shows the names; a file's path has a slash or an ending",
+            "`guard workflow list` shows the names; a path must contain a slash or a file extension",
         ),
     }
 }
 
-fn list(folders: &PolicyDirs, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let names = pipeline::names(folders);
-    let described = |name: &str| pipeline::load(name, folders).map(|workflow| workflow.description);
+fn list(dirs: &PolicyDirs, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let names = pipeline::names(dirs);
+    let described = |name: &str| pipeline::load(name, dirs).map(|workflow| workflow.description);
     if as_json {
         let rows: Vec<_> = names
             .iter()
@@ -63,20 +63,20 @@ fn list(folders: &PolicyDirs, as_json: bool, out: &mut dyn Write) -> Result<Exit
 
 fn show(
     name: &str,
-    folders: &PolicyDirs,
+    dirs: &PolicyDirs,
     prompts: bool,
     as_json: bool,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     if as_json {
-        let found = pipeline::load(name, folders).map_err(failure)?;
+        let found = pipeline::load(name, dirs).map_err(failure)?;
         writeln!(out, "{}", serde_json::to_string_pretty(&found).unwrap_or_default())?;
         return Ok(Exit::Success);
     }
-    let (source, _) = pipeline::source(name, folders).map_err(failure)?;
+    let (source, _) = pipeline::source(name, dirs).map_err(failure)?;
     write!(out, "{}", source.text)?;
     if prompts {
-        let found = pipeline::load(name, folders).map_err(failure)?;
+        let found = pipeline::load(name, dirs).map_err(failure)?;
         for step in found.steps.iter().filter(|step| !step.prompt.is_empty()) {
             writeln!(out, "\n# ---- the prompt of {} ----\n{}", step.id, step.prompt)?;
         }
@@ -84,8 +84,8 @@ fn show(
     Ok(Exit::Success)
 }
 
-fn lint(name: &str, folders: &PolicyDirs, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let (workflow, _, problems) = pipeline::examine(name, folders).map_err(failure)?;
+fn lint(name: &str, dirs: &PolicyDirs, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let (workflow, _, problems) = pipeline::examine(name, dirs).map_err(failure)?;
     let is_wrong = problems.iter().any(|problem| problem.severity == Severity::Error);
     if as_json {
         let rows: Vec<_> = problems
@@ -101,7 +101,7 @@ fn lint(name: &str, folders: &PolicyDirs, as_json: bool, out: &mut dyn Write) ->
         if !is_wrong {
             writeln!(
                 out,
-                "{}: {} steps, {} roles, nothing wrong",
+                "{}: {} steps, {} roles, no errors",
                 workflow.name,
                 workflow.steps.len(),
                 workflow.roles.len()

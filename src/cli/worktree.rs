@@ -36,7 +36,8 @@ pub(super) fn run(args: &Worktree, out: &mut dyn Write) -> Result<Exit, Failure>
 
 impl From<WorkspaceError> for Failure {
     fn from(error: WorkspaceError) -> Self {
-        let hint = error.hint().unwrap_or("`guard worktree list` shows how it stands").to_string();
+        let hint =
+            error.hint().unwrap_or("`guard worktree list` shows the state of each worktree").to_string();
         Self::usage(error.to_string(), hint)
     }
 }
@@ -61,13 +62,13 @@ fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
             (None, _) => {}
             (Some(one), None) => return Ok(one.clone()),
             (Some(_), Some(_)) => {
-                return Err(Failure::usage(format!("{name:?} could be several runs"), "give more of the id"));
+                return Err(Failure::usage(format!("{name:?} matches several runs"), "give more of the id"));
             }
         }
     }
     Err(Failure::usage(
-        format!("no run with a worktree is called {name:?}"),
-        "`guard worktree list --all` lists them",
+        format!("no run with a worktree matches {name:?}"),
+        "`guard worktree list --all` lists the runs with worktrees",
     ))
 }
 
@@ -138,7 +139,7 @@ fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     {
         let paths = workspace.uncommitted()?;
         if !paths.is_empty() {
-            note(&format!("guard: note: not committed, and not shown: {}", listed(&paths)));
+            note(&format!("guard: note: the diff omits uncommitted paths: {}", listed(&paths)));
         }
     }
     Ok(Exit::Success)
@@ -171,7 +172,7 @@ fn preview(run: &str, into: Option<&str>, json: bool, out: &mut dyn Write) -> Re
         let (files, into) = (preview.files.len(), terminal_text::escape(&preview.into).into_owned());
         writeln!(
             out,
-            "{branch} into {into}: {} commits, {files} files; {into} has {} commits of its own",
+            "{branch} into {into}: {} commits, {files} files; {into} has {} commits that {branch} lacks",
             preview.ahead, preview.behind
         )?;
         for path in &preview.conflicts {
@@ -184,14 +185,14 @@ fn preview(run: &str, into: Option<&str>, json: bool, out: &mut dyn Write) -> Re
     Ok(if preview.conflicts.is_empty() { Exit::Success } else { Exit::Problem })
 }
 
-fn settled_json(run: &str, settled: &DisposeReport) -> Value {
+fn disposed_json(run: &str, report: &DisposeReport) -> Value {
     let texts = |paths: &[PathBuf]| -> Vec<String> {
         paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
     };
     json!({
-        "run_id": run, "kept": settled.kept, "has_commits": settled.has_commits, "unreceived": settled.unreceived,
-        "uncommitted": texts(&settled.uncommitted), "saved": settled.saved,
-        "moved": settled.moved.iter().map(|(from, to)| json!({ "from": from.to_string_lossy(), "to": to.to_string_lossy() })).collect::<Vec<_>>(),
+        "run_id": run, "kept": report.kept, "has_commits": report.has_commits, "unreceived": report.unreceived,
+        "uncommitted": texts(&report.uncommitted), "saved": report.saved,
+        "moved": report.moved.iter().map(|(from, to)| json!({ "from": from.to_string_lossy(), "to": to.to_string_lossy() })).collect::<Vec<_>>(),
     })
 }
 
@@ -214,11 +215,11 @@ fn clean(runs: &[String], all: bool, json: bool, out: &mut dyn Write) -> Result<
     let mut failed = false;
     for folder in folders {
         match clean_one(&folder, disposal) {
-            Ok((run, settled)) => {
+            Ok((run, report)) => {
                 if !json {
-                    say(&run, &settled, out)?;
+                    write_disposed(&run, &report, out)?;
                 }
-                results.push(settled_json(&run, &settled));
+                results.push(disposed_json(&run, &report));
             }
             Err(error) => {
                 failed = true;
@@ -237,19 +238,19 @@ fn clean(runs: &[String], all: bool, json: bool, out: &mut dyn Write) -> Result<
 
 fn clean_one(folder: &Path, disposal: KeepPolicy) -> Result<(String, DisposeReport), WorkspaceError> {
     let mut workspace = Workspace::load(folder)?;
-    let settled = workspace.settle(disposal)?;
-    Ok((workspace.record().run_id.clone(), settled))
+    let report = workspace.dispose(disposal)?;
+    Ok((workspace.record().run_id.clone(), report))
 }
 
-fn say(run: &str, settled: &DisposeReport, out: &mut dyn Write) -> Result<(), Failure> {
-    writeln!(out, "{run}: {}", if settled.kept { "kept" } else { "removed" })?;
-    for name in &settled.saved {
-        writeln!(out, "  what was in it is under {name}")?;
+fn write_disposed(run: &str, report: &DisposeReport, out: &mut dyn Write) -> Result<(), Failure> {
+    writeln!(out, "{run}: {}", if report.kept { "kept" } else { "removed" })?;
+    for name in &report.saved {
+        writeln!(out, "  its work is saved under {name}")?;
     }
-    if settled.unreceived {
-        writeln!(out, "  its quarantine has commits that were not received, and stays")?;
+    if report.unreceived {
+        writeln!(out, "  its quarantine repository is kept: it has commits that guard did not receive")?;
     }
-    for (from, to) in &settled.moved {
+    for (from, to) in &report.moved {
         writeln!(
             out,
             "  moved {} to {}",
@@ -269,7 +270,7 @@ fn receive(run: &str, max_mib: Option<u64>, json: bool, out: &mut dyn Write) -> 
     }
     match workspace.receive(&limits) {
         Ok(received) => {
-            workspace.settle(KeepPolicy::Keep)?;
+            workspace.dispose(KeepPolicy::Keep)?;
             if json {
                 print_json(&received_json(&received), out)?;
             } else {
@@ -291,12 +292,12 @@ fn receive(run: &str, max_mib: Option<u64>, json: bool, out: &mut dyn Write) -> 
 
 fn next_step(error: &ReceiveError) -> &'static str {
     match error {
-        ReceiveError::TooLarge { .. } => "give a larger --max-mib if that is meant",
+        ReceiveError::TooLarge { .. } => "if the size is intended, give a larger --max-mib",
         ReceiveError::CheckedOut { .. } => "switch that worktree to another branch, and try again",
         ReceiveError::Moved { .. } => {
             "put the branch back (git update-ref), or fetch the commits from the quarantine yourself"
         }
-        _ => "the quarantine is kept; nothing was changed in the repository",
+        _ => "the quarantine repository is kept, and your repository is unchanged",
     }
 }
 
@@ -317,9 +318,9 @@ fn write_received(branch: &str, received: &Received, out: &mut dyn Write) -> Res
     }
     for one in &received.other_refs {
         let what = match (&one.id, one.is_new) {
-            (Some(_), true) => "made",
+            (Some(_), true) => "created",
             (Some(_), false) => "moved",
-            (None, _) => "deleted or spoiled",
+            (None, _) => "deleted or corrupted",
         };
         writeln!(out, "  not received: {} was {what} in the quarantine", terminal_text::escape(&one.name))?;
     }

@@ -31,16 +31,16 @@ pub enum Request {
 #[derive(Debug, Clone, Default)]
 pub struct Context {
     /// The directory it would run in.
-    pub folder: Cwd,
+    pub cwd: Cwd,
     /// The working tree that belongs to the task; the directory itself if not given.
     pub worktree: Option<Vec<u8>>,
     /// Directories and files that the command may write, with links resolved; the working tree and the home
     /// directory if not given. Temporary directories always count as writable: the sandbox decides which of
-    /// them are the run's own.
+    /// them are private to the run.
     pub writable: Option<Vec<Vec<u8>>>,
     /// The task's git directory, if it does not lie in the working tree.
-    pub git_folder: Option<Vec<u8>>,
-    /// Repositories in the run's own directories that are not the task's, as far as the caller has looked.
+    pub git_dir: Option<Vec<u8>>,
+    /// Repositories in the run's private directories that are not the task's, as far as the caller knows them.
     pub other_repositories: Vec<Vec<u8>>,
     /// Judge a git command with an unknown directory as if it ran in such a repository. The caller judges it
     /// again when it runs, and then knows the directory.
@@ -103,16 +103,16 @@ pub enum Refusal {
     #[error("commands are nested deeper than {0} levels")]
     TooDeep(usize),
     /// The command sets more inherited variables than the analysis tracks.
-    #[error("the command sets more variables for its programs than are followed")]
+    #[error("the command sets too many variables for the programs it starts")]
     TooManyVariables,
     /// An alias could change the meaning of the text after it.
-    #[error("an alias of a reserved word, or one with a comment in it, is not followed")]
+    #[error("the command defines an alias for a reserved word, or an alias that contains a comment")]
     Alias,
     /// The command exceeds [`Limits::intents`].
     #[error("the command starts more than {0} programs")]
     TooMany(usize),
     /// The shell text has a syntax error.
-    #[error("shell text cannot be parsed: {error} in `{text}`")]
+    #[error("cannot parse the shell text: {error} in `{text}`")]
     Shell {
         /// What is wrong, and where.
         error: ShellError,
@@ -144,8 +144,7 @@ pub fn analyze(request: &Request, context: &Context) -> Analysis {
             if text.iter().all(u8::is_ascii_whitespace) {
                 analyzer.refuse(Refusal::Empty);
             } else {
-                let start =
-                    Start { origin: Origin::Shell, folder: context.folder.clone(), ..Start::default() };
+                let start = Start { origin: Origin::Shell, cwd: context.cwd.clone(), ..Start::default() };
                 analyzer.shell_text(text, &start);
             }
         }
@@ -169,7 +168,7 @@ pub(crate) enum Stdin {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Start {
     pub(crate) env: Env,
-    pub(crate) folder: Cwd,
+    pub(crate) cwd: Cwd,
     pub(crate) stdin: Stdin,
     pub(crate) parent: Option<usize>,
     pub(crate) origin: Origin,
@@ -177,7 +176,7 @@ pub(crate) struct Start {
     pub(crate) paths: Vec<PathUse>,
     /// The resolved file of its program; known only for the command that was asked about.
     pub(crate) resolved: Option<Vec<u8>>,
-    /// The targets of its redirections are known only at run time.
+    /// Whether the targets of its redirections are known only at run time.
     pub(crate) is_uncertain: bool,
 }
 
@@ -186,7 +185,7 @@ impl Start {
     pub(crate) fn inside(&self, parent: usize, origin: Origin) -> Self {
         Self {
             env: self.env.clone(),
-            folder: self.folder.clone(),
+            cwd: self.cwd.clone(),
             stdin: self.stdin.clone(),
             parent: Some(parent),
             origin,
@@ -254,7 +253,7 @@ impl Analyzer<'_> {
         }
         let args = argv.iter().map(|arg| Arg::exact(arg.clone())).collect();
         let start = Start {
-            folder: self.context.folder.clone(),
+            cwd: self.context.cwd.clone(),
             resolved: self.context.resolved.clone(),
             ..Start::default()
         };
@@ -324,7 +323,7 @@ impl Analyzer<'_> {
     }
 
     fn new_scope(&self, start: &Start) -> Scope {
-        let mut scope = Scope::new(start.folder.clone());
+        let mut scope = Scope::new(start.cwd.clone());
         if !start.env.is_untouched() {
             for (name, value) in start.env.select(&[], |_| true) {
                 let value = value.known().map_or(Value::Unknown, |bytes| Value::Known(bytes.to_vec()));
@@ -363,7 +362,7 @@ impl Analyzer<'_> {
             if args.iter().any(|arg| !arg.is_exact()) {
                 intent.deferred = Some(Deferred::Arguments);
             }
-            file_operands::describe(&name, &args, &start.folder, self.context, &mut intent);
+            file_operands::describe(&name, &args, &start.cwd, self.context, &mut intent);
             self.finish(intent, args, &start);
         }
     }
@@ -388,7 +387,7 @@ impl Analyzer<'_> {
                 .unwrap_or_default();
             let path = start.resolved.clone().or_else(|| {
                 let called = called.known().filter(|called| called.contains(&b'/'))?;
-                start.folder.resolve(called)
+                start.cwd.resolve(called)
             });
             intent.program = Program { name, called, path };
         }
@@ -465,18 +464,18 @@ impl Intent {
         self.line_within(MOST, "not shown")
     }
 
-    /// The whole command as one line, for a person who decides about it.
+    /// The whole command as one line, for the user who decides about it.
     pub fn whole_line(&self) -> String {
         const MOST: usize = 64 << 10;
         self.line_within(MOST, "not shown: answer no")
     }
 
-    fn line_within(&self, most: usize, said: &str) -> String {
+    fn line_within(&self, most: usize, note: &str) -> String {
         let words = || std::iter::once(&self.program.called).chain(&self.args);
-        let mut line = display_line_within(words(), most, said);
+        let mut line = display_line_within(words(), most, note);
         for used in &self.paths[self.paths.len() - self.redirected.min(self.paths.len())..] {
             line.push_str(if used.access == Access::Read { " < " } else { " > " });
-            line.push_str(&display_line_within([&Arg::exact(used.path.clone())], most, said));
+            line.push_str(&display_line_within([&Arg::exact(used.path.clone())], most, note));
         }
         // The verb may be in the part that is left out.
         match &self.git {

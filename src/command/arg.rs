@@ -104,11 +104,11 @@ pub fn display_line<'a>(args: impl IntoIterator<Item = &'a Arg>) -> String {
     display_line_within(args, MOST, "not shown")
 }
 
-/// The same with another limit, and with the text `said` about the omitted bytes.
+/// Like [`display_line`] with another limit, and with the text `note` about the omitted bytes.
 pub(crate) fn display_line_within<'a>(
     args: impl IntoIterator<Item = &'a Arg>,
     most: usize,
-    said: &str,
+    note: &str,
 ) -> String {
     let args: Vec<&Arg> = args.into_iter().collect();
     let (head_room, tail_room) = (most - most / 3, most / 3);
@@ -154,5 +154,5 @@ pub(crate) fn display_line_within<'a>(
     let left_out = total.saturating_sub(head.len() + tail.len()).max(1);
     // A command must not be able to move the reader's cursor.
     let (head, tail) = (terminal_text::replace(head), terminal_text::replace(tail));
-    format!("{head}… ({left_out} bytes {said}) …{tail}")
+    format!("{head}… ({left_out} bytes {note}) …{tail}")
 }

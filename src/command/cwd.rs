@@ -35,9 +35,9 @@ impl Cwd {
         if path.first() == Some(&b'/') {
             return Some(normalise(path));
         }
-        let Self::Known(folder) = self else { return None };
-        let mut joined = Vec::with_capacity(folder.len() + path.len() + 1);
-        joined.extend_from_slice(folder);
+        let Self::Known(cwd) = self else { return None };
+        let mut joined = Vec::with_capacity(cwd.len() + path.len() + 1);
+        joined.extend_from_slice(cwd);
         joined.push(b'/');
         joined.extend_from_slice(path);
         Some(normalise(&joined))

@@ -46,7 +46,7 @@ effects! {
     GIT_STASH = "git.stash",
     /// Changes git configuration.
     GIT_CONFIG = "git.config",
-    /// Talks to another repository or host.
+    /// Communicates with another repository or host.
     GIT_REMOTE = "git.remote",
     /// Writes, packs or removes objects.
     GIT_OBJECTS = "git.objects",
@@ -54,7 +54,7 @@ effects! {
     GIT_REPOSITORY = "git.repository",
     /// Changes a repository other than the one of the task.
     GIT_ELSEWHERE = "git.elsewhere",
-    /// Works in a repository that was made inside the run's own places, and not in the task's.
+    /// Works in a repository that the run created in its private directories, not in the task's repository.
     GIT_OTHER = "git.other",
     /// Keeps the repository's hooks from running.
     GIT_SKIPS_HOOKS = "git.skips-hooks",

@@ -47,9 +47,9 @@ fn operands(name: &[u8]) -> Option<Operands> {
 }
 
 /// Records the files that a program would use.
-pub(crate) fn describe(name: &[u8], args: &[Arg], folder: &Cwd, context: &Context, intent: &mut Intent) {
+pub(crate) fn describe(name: &[u8], args: &[Arg], cwd: &Cwd, context: &Context, intent: &mut Intent) {
     let mut paths = Vec::new();
-    let mut note = |arg: &Arg, access| use_path(arg, access, folder, context, &mut paths);
+    let mut note = |arg: &Arg, access| use_path(arg, access, cwd, context, &mut paths);
     match name {
         b"dd" => {
             for arg in &args[1..] {
@@ -232,7 +232,7 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
 
 /// Adds the path that an argument names, made absolute if possible. For a partly known argument the known
 /// directory counts: `.git/$X` is something in `.git`.
-pub(crate) fn use_path(arg: &Arg, access: Access, folder: &Cwd, context: &Context, out: &mut Vec<PathUse>) {
+pub(crate) fn use_path(arg: &Arg, access: Access, cwd: &Cwd, context: &Context, out: &mut Vec<PathUse>) {
     let mut path = arg.prefix().to_vec();
     if !arg.is_exact() {
         let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else { return };
@@ -251,7 +251,7 @@ pub(crate) fn use_path(arg: &Arg, access: Access, folder: &Cwd, context: &Contex
             let below = super::cwd::normalise(rest);
             Some(if below == b"/" { b"~".to_vec() } else { [b"~".as_slice(), below.as_slice()].concat() })
         }
-        _ => folder.resolve(&path),
+        _ => cwd.resolve(&path),
     };
     let path = resolved.unwrap_or(path);
     let below_home = match &context.home {
@@ -279,7 +279,7 @@ fn lies_outside(path: &[u8], context: &Context) -> bool {
         return false;
     }
     // A path in the working tree never counts as outside, whether it is writable or not.
-    match (&context.worktree, &context.folder) {
+    match (&context.worktree, &context.cwd) {
         (Some(tree), _) | (None, Cwd::Known(tree)) if is_within(tree) => return false,
         (None, Cwd::Unknown) if context.writable.is_none() => return false,
         _ => {}

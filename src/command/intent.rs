@@ -146,7 +146,7 @@ pub enum Deferred {
 }
 
 impl Deferred {
-    /// An explanation for people, as one sentence.
+    /// An explanation for users, as part of a sentence.
     pub fn explain(self) -> &'static str {
         match self {
             Self::Program => "the program is only known when it runs",

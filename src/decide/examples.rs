@@ -19,24 +19,24 @@ pub struct ExampleFailure {
 
 /// Loads a policy by name or path and runs its examples. Built-in policies are skipped unless `always` is
 /// set, because guard's own tests have checked them.
-pub fn load(reference: &str, folders: &PolicyDirs, always: bool) -> Result<Policy, PolicyError> {
-    let source = find(reference, folders, None)?;
+pub fn load(reference: &str, dirs: &PolicyDirs, always: bool) -> Result<Policy, PolicyError> {
+    let source = find(reference, dirs, None)?;
     if source.built_in && !always {
         // A built-in policy extends only built-in ones.
-        return load_source(source, folders);
+        return load_source(source, dirs);
     }
-    load_text(source, folders)
+    load_text(source, dirs)
 }
 
 /// Loads a policy from its text and runs its examples. Returns all problems of the file and its examples at
 /// once.
-pub fn load_text(source: Source, folders: &PolicyDirs) -> Result<Policy, PolicyError> {
-    let (policy, mut problems) = load_with_problems(source, folders)?;
+pub fn load_text(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
+    let (policy, mut problems) = load_with_problems(source, dirs)?;
     if let Some(policy) = &policy {
         problems.extend(check_examples(policy).into_iter().map(|failure| failure.diagnostic));
         // Extended files have examples too. Each is checked against the policy that ends with that file.
         for parent in policy.sources[..policy.own_source()].iter().filter(|source| !source.built_in) {
-            if let (Some(parent), _) = load_with_problems(parent.clone(), folders)? {
+            if let (Some(parent), _) = load_with_problems(parent.clone(), dirs)? {
                 problems.extend(check_examples(&parent).into_iter().map(|failure| failure.diagnostic));
             }
         }
@@ -69,9 +69,9 @@ pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     failures
 }
 
-/// Examples are judged as commands of an agent in its working tree.
+/// The context in which examples are judged: commands of an agent in its working tree.
 fn example_context() -> Context {
-    Context { folder: Cwd::Known(b"/work".to_vec()), ..Context::default() }
+    Context { cwd: Cwd::Known(b"/work".to_vec()), ..Context::default() }
 }
 
 fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> Option<String> {
@@ -84,17 +84,17 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
     let (verdict, analysis) = judge(policy, &request, context);
     let got = verdict.action();
     if verdict.cause.rule.starts_with("input.") {
-        return Some(format!("the example cannot be understood: {}", verdict.cause.reason));
+        return Some(format!("the example cannot be analysed: {}", verdict.cause.reason));
     }
     if analysis.intents.is_empty() {
-        return Some("the example runs nothing".to_string());
+        return Some("the example starts no program".to_string());
     }
     if got != example.action {
         let by = &verdict.cause.rule;
         return Some(format!(
             "the example must be {}, but rule `{by}` makes it {}",
-            past(example.action),
-            past(got)
+            participle(example.action),
+            participle(got)
         ));
     }
     // An example with the rule's own action must be decided by that rule. Otherwise it says nothing about the
@@ -104,8 +104,8 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
             analysis.intents.iter().any(|intent| super::matching::matches(&rule.when, rule.action, intent));
         if !reached {
             return Some(format!(
-                "the example is {} by rule `{}`, not by this one",
-                past(got),
+                "the example is {}, but by rule `{}` instead of this rule",
+                participle(got),
                 verdict.cause.rule
             ));
         }
@@ -113,7 +113,7 @@ fn check(policy: &Policy, rule: &Rule, example: &Example, context: &Context) -> 
     None
 }
 
-fn past(action: Action) -> &'static str {
+fn participle(action: Action) -> &'static str {
     match action {
         Action::Allow => "allowed",
         Action::Ask => "asked about",

@@ -79,8 +79,8 @@ fn rule_on<'p>(policy: &'p Policy, intent: &Intent) -> Ruling<'p> {
         (Some(_), false) => &policy.git_default_action,
         (Some(_), true) => &policy.git_other_action,
     };
-    // An intent whose program or verb is unknown is judged when it runs. The expansion of an alias is an
-    // intent of its own.
+    // An intent whose program or verb is unknown is judged when it runs. The expansion of an alias is a
+    // separate intent.
     let undecided = is_alias || matches!(intent.deferred, Some(Deferred::Program | Deferred::Verb));
     let default_holds = !lifted && !undecided;
     match best {

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use crate::policy::{Host, HostEntry, Network, Way, special};
+use crate::policy::{Host, HostAccess, HostEntry, Network, special_class};
 
 /// An allowed host entry, and its origin.
 #[derive(Debug, Clone)]
@@ -85,36 +85,39 @@ impl NetworkRules {
     }
 
     /// Judges an access to a host and port.
-    pub fn judge(&self, host: &Host, port: u16, way: Way<'_>) -> Result<&Allowed, NetworkRefusal> {
+    pub fn judge(&self, host: &Host, port: u16, access: HostAccess<'_>) -> Result<&Allowed, NetworkRefusal> {
         // For a tunnel, a denied host is denied completely: the tunnel could carry the denied methods and
         // paths.
-        let denied = |entry: &&HostEntry| match way {
-            Way::Tunnel => entry.names(host, port),
-            Way::Request { .. } => entry.matches(host, port, way),
+        let denied = |entry: &&HostEntry| match access {
+            HostAccess::Tunnel => entry.names(host, port),
+            HostAccess::Request { .. } => entry.matches(host, port, access),
         };
         if let Some(entry) = self.deny.iter().find(denied) {
             return Err(NetworkRefusal::new(
                 "network.deny",
-                format!("The policy closes `{entry}`."),
+                format!("The policy denies `{entry}`."),
                 INSTEAD,
             ));
         }
         // Prefer a `raw` entry: it does not restrict the protocol, so the first bytes need not be inspected.
-        let matching = || self.allow.iter().filter(|allowed| allowed.entry.matches(host, port, way));
+        let matching = || self.allow.iter().filter(|allowed| allowed.entry.matches(host, port, access));
         if let Some(allowed) = matching().find(|allowed| allowed.entry.is_raw()).or_else(|| matching().next())
         {
             return Ok(allowed);
         }
         let is_named = |allowed: &&Allowed| allowed.entry.names(host, port);
-        Err(match (self.allow.iter().find(is_named), way) {
-            (Some(allowed), Way::Tunnel) => NetworkRefusal::new(
+        Err(match (self.allow.iter().find(is_named), access) {
+            (Some(allowed), HostAccess::Tunnel) => NetworkRefusal::new(
                 "network.tunnel",
-                format!("The policy allows `{}`, which cannot be seen in a tunnel.", allowed.entry),
-                "Use plain http there.",
+                format!(
+                    "The policy allows only `{}`, which guard cannot check inside a tunnel.",
+                    allowed.entry
+                ),
+                "Use plain http for this host.",
             ),
-            (Some(allowed), Way::Request { .. }) => NetworkRefusal::new(
+            (Some(allowed), HostAccess::Request { .. }) => NetworkRefusal::new(
                 "network.request",
-                format!("The policy allows `{}` there, not this request.", allowed.entry),
+                format!("The policy allows only `{}` for this host, not this request.", allowed.entry),
                 INSTEAD,
             ),
             (None, _) => NetworkRefusal::new(
@@ -136,7 +139,7 @@ impl NetworkRules {
     /// Judges a direct connection by a program that does not use the proxy. If only some requests are
     /// allowed, each is judged when it is made.
     pub fn judge_connect(&self, host: &Host, port: u16) -> Result<(), NetworkRefusal> {
-        match self.judge(host, port, Way::Tunnel) {
+        match self.judge(host, port, HostAccess::Tunnel) {
             Err(refusal) if refusal.rule != "network.tunnel" => return Err(refusal),
             Ok(_) | Err(_) => {}
         }
@@ -148,12 +151,12 @@ impl NetworkRules {
 
     /// Judges the address to which a host resolved.
     pub fn judge_address(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), NetworkRefusal> {
-        let target = Host::Address(crate::policy::plain(address));
+        let target = Host::Address(crate::policy::unmap_ipv4(address));
         if let Some(entry) = self.deny.iter().find(|entry| entry.names(&target, port)) {
-            let reason = format!("{host} leads to {address}, and the policy closes `{entry}`.");
+            let reason = format!("{host} resolves to {address}, and the policy denies `{entry}`.");
             return Err(NetworkRefusal::new("network.deny", reason, INSTEAD));
         }
-        let Some(kind) = special(address) else { return Ok(()) };
+        let Some(kind) = special_class(address) else { return Ok(()) };
         let is_pinned = matches!(host, Host::Name(name) if self.pinned(name) == Some(address));
         let is_named = self.allow.iter().any(|allowed| allowed.entry.names_special(address, port));
         if is_pinned || is_named {
@@ -163,7 +166,7 @@ impl NetworkRules {
             Host::Address(_) => format!("{host} is {kind}, and the policy does not name that address."),
             Host::Name(_) => {
                 format!(
-                    "{host} leads to {address}, which is {kind}, and the policy does not name that address."
+                    "{host} resolves to {address}, which is {kind}, and the policy does not name that address."
                 )
             }
         };
@@ -209,16 +212,25 @@ mod tests {
     fn denial_beats_permission() {
         let rules =
             rules(&["*.example.org", "GET m.example"], &["bad.example.org:*", "POST x.example.org/a"], &[]);
-        let judge = |name: &str, port, way| rule_of(rules.judge(&host(name), port, way));
-        assert_eq!(judge("a.example.org", 443, Way::Tunnel), "*.example.org");
-        assert_eq!(judge("bad.example.org", 443, Way::Tunnel), "network.deny");
-        assert_eq!(judge("x.example.org", 80, Way::Tunnel), "network.deny");
-        assert_eq!(judge("x.example.org", 80, Way::Request { method: "POST", path: "/a" }), "network.deny");
-        assert_eq!(judge("x.example.org", 80, Way::Request { method: "GET", path: "/a" }), "*.example.org");
-        assert_eq!(judge("m.example", 80, Way::Tunnel), "network.tunnel");
-        assert_eq!(judge("m.example", 80, Way::Request { method: "PUT", path: "/" }), "network.request");
-        assert_eq!(judge("preset.example", 443, Way::Tunnel), "preset.example:443");
-        assert_eq!(judge("example.org", 443, Way::Tunnel), "network.default");
+        let judge = |name: &str, port, access| rule_of(rules.judge(&host(name), port, access));
+        assert_eq!(judge("a.example.org", 443, HostAccess::Tunnel), "*.example.org");
+        assert_eq!(judge("bad.example.org", 443, HostAccess::Tunnel), "network.deny");
+        assert_eq!(judge("x.example.org", 80, HostAccess::Tunnel), "network.deny");
+        assert_eq!(
+            judge("x.example.org", 80, HostAccess::Request { method: "POST", path: "/a" }),
+            "network.deny"
+        );
+        assert_eq!(
+            judge("x.example.org", 80, HostAccess::Request { method: "GET", path: "/a" }),
+            "*.example.org"
+        );
+        assert_eq!(judge("m.example", 80, HostAccess::Tunnel), "network.tunnel");
+        assert_eq!(
+            judge("m.example", 80, HostAccess::Request { method: "PUT", path: "/" }),
+            "network.request"
+        );
+        assert_eq!(judge("preset.example", 443, HostAccess::Tunnel), "preset.example:443");
+        assert_eq!(judge("example.org", 443, HostAccess::Tunnel), "network.default");
     }
 
     #[test]

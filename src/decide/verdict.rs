@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::command::{Analysis, Deferred, Effects, Refusal};
-use crate::policy::{Action, Default, Location, Place, Policy, Rule};
+use crate::policy::{Action, DefaultAction, Location, Place, Policy, Rule};
 use crate::terminal_text;
 
 /// The decision about a command.
@@ -12,7 +12,7 @@ use crate::terminal_text;
 pub enum Decision {
     /// The command may run, under conditions.
     Allow(Conditions),
-    /// A person decides; if nobody can be asked, the command is denied.
+    /// guard asks the user; without a terminal to ask on, it denies the command.
     Ask,
     /// The command may not run.
     Deny,
@@ -69,23 +69,23 @@ impl Verdict {
         self.decision.action()
     }
 
-    /// The denial of a question that could not be parsed. Whatever guard does not understand is denied.
-    pub fn bad_question(problem: &str) -> Self {
+    /// The denial of a request that could not be parsed. guard denies everything that it does not understand.
+    pub fn invalid_request(problem: &str) -> Self {
         let cause = Cause {
             rule: "input.question".to_string(),
-            reason: format!("The question cannot be read: {problem}."),
-            instead: "Ask with shell text, {\"argv\": […]} or {\"shell\": \"…\"}.".to_string(),
+            reason: format!("The request cannot be parsed: {problem}."),
+            instead: "Send shell text, {\"argv\": […]} or {\"shell\": \"…\"}.".to_string(),
             source: None,
         };
         Self { decision: Decision::Deny, cause, part: None, intent: None }
     }
 
     /// The denial of a write to a shared temporary directory for which the run has no private replacement.
-    pub fn outside_temporary_folder(analysis: &Analysis, index: usize, path: &str) -> Self {
+    pub fn denied_shared_tmp_write(analysis: &Analysis, index: usize, path: &str) -> Self {
         let cause = Cause {
             rule: "sandbox.tmp".to_string(),
             reason: format!(
-                "{path} is shared with the rest of the machine, and this run has no private one there."
+                "{path} is shared with the rest of the machine, and this run has no private directory in its place."
             ),
             instead: "Write below $TMPDIR.".to_string(),
             source: None,
@@ -121,7 +121,7 @@ pub(super) struct Ruling<'p> {
 
 enum By<'p> {
     Rule(&'p Rule),
-    Default(&'p Default, bool),
+    Default(&'p DefaultAction, bool),
     /// The intent is judged when it runs.
     Deferred,
 }
@@ -131,7 +131,7 @@ impl<'p> Ruling<'p> {
         Self { action: rule.action, by: By::Rule(rule) }
     }
 
-    pub(super) fn by_default(default: &'p Default, git: bool) -> Self {
+    pub(super) fn by_default(default: &'p DefaultAction, git: bool) -> Self {
         Self { action: default.action, by: By::Default(default, git) }
     }
 
@@ -151,7 +151,7 @@ impl<'p> Ruling<'p> {
             By::Default(default, git) => default_cause(default, git, policy, analysis, index),
             By::Deferred => Cause {
                 rule: "deferred".to_string(),
-                reason: "Only known when it runs; it is judged then.".to_string(),
+                reason: "The command is only known when it runs; guard judges it then.".to_string(),
                 instead: String::new(),
                 source: None,
             },
@@ -162,22 +162,23 @@ impl<'p> Ruling<'p> {
             Action::Deny => Decision::Deny,
         };
         let intent = &analysis.intents[index];
-        // The person who decides must see the complete command.
+        // The user who decides must see the complete command.
         let part = if self.action == Action::Ask { intent.whole_line() } else { intent.line() };
         Verdict { decision, cause, part: Some(part), intent: Some(index) }
     }
 }
 
-fn default_cause(default: &Default, git: bool, policy: &Policy, analysis: &Analysis, index: usize) -> Cause {
+fn default_cause(
+    default: &DefaultAction,
+    git: bool,
+    policy: &Policy,
+    analysis: &Analysis,
+    index: usize,
+) -> Cause {
     let source = default.place.as_ref().map(|place| policy.locate(place));
     let rule = if git { "git.default" } else { "default" }.to_string();
     if default.action == Action::Allow {
-        return Cause {
-            rule,
-            reason: "No rule speaks against it.".to_string(),
-            instead: String::new(),
-            source,
-        };
+        return Cause { rule, reason: "No rule denies it.".to_string(), instead: String::new(), source };
     }
     let intent = &analysis.intents[index];
     if intent.effects.intersects(Effects::GIT_OTHER) {
@@ -222,7 +223,7 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
     }
     let instead = match refusal {
         Refusal::Empty => "Name a command.",
-        Refusal::Nul(_) => "Leave the NUL byte out.",
+        Refusal::Nul(_) => "Remove the NUL byte.",
         Refusal::Shell { .. } => "Check its quotes and brackets, or put it in a script file.",
         _ => "Split it into smaller commands, or put it in a script file.",
     };

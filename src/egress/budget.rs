@@ -8,12 +8,12 @@ use std::cell::Cell;
 use super::token_usage::Tokens;
 use crate::policy::{Budget as Bounds, Config, Price};
 
-/// What a run has used.
+/// The model usage of a run so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Requests that use tokens.
+    /// Model requests that the gateway forwarded.
     pub requests: u64,
-    /// Tokens used.
+    /// Tokens used by these requests.
     pub tokens: Tokens,
     /// Cost in millionths of the prices' currency.
     pub cost_micros: u64,
@@ -23,7 +23,7 @@ pub struct Spent {
     pub refused: u64,
 }
 
-/// The limits, the prices, and what has been used.
+/// The model limits of a run, the prices of models, and the usage so far.
 #[derive(Debug, Default)]
 pub struct Budget {
     bounds: Bounds,
@@ -37,25 +37,25 @@ impl Budget {
         Self { bounds, prices, spent: Cell::default() }
     }
 
-    /// What has been used so far.
+    /// The usage so far.
     pub fn spent(&self) -> Spent {
         self.spent.get()
     }
 
-    /// Admits and counts a request, or returns which limit is reached.
+    /// Counts a request if no limit is reached. Otherwise returns the reason for the refusal, as a sentence.
     pub(super) fn admit(&self, model: Option<&str>) -> Result<(), String> {
         let mut spent = self.spent.get();
         let over = |limit: Option<u64>, used: u64| limit.filter(|limit| used >= *limit);
         let tokens = spent.tokens.input.saturating_add(spent.tokens.output);
         let problem = if let Some(limit) = over(self.bounds.max_requests, spent.requests) {
-            Some(format!("the budget of {limit} requests is used up"))
+            Some(format!("The budget of {limit} model requests is used up."))
         } else if let Some(limit) = over(self.bounds.max_tokens, tokens) {
-            Some(format!("the budget of {limit} tokens is used up ({tokens} were used)"))
+            Some(format!("The budget of {limit} tokens is used up ({tokens} were used)."))
         } else if let Some(limit) = over(self.bounds.max_cost_micros, spent.cost_micros) {
-            Some(format!("the budget of {} is used up", money(limit)))
+            Some(format!("The cost budget of {} is used up.", money(limit)))
         } else if self.bounds.max_cost_micros.is_some() && self.price(model).is_none() {
             let model = model.unwrap_or("this model");
-            Some(format!("the policy bounds the cost, and there is no price for {model} in config.toml"))
+            Some(format!("The policy limits the cost, but config.toml has no price for {model}."))
         } else {
             None
         };
@@ -67,8 +67,8 @@ impl Budget {
         problem.map_or(Ok(()), Err)
     }
 
-    /// Adds the usage of a request.
-    pub(super) fn add(&self, model: Option<&str>, tokens: Tokens, is_estimate: bool) {
+    /// Adds the tokens that one request used, and their cost.
+    pub(super) fn add_usage(&self, model: Option<&str>, tokens: Tokens, is_estimate: bool) {
         let mut spent = self.spent.get();
         spent.tokens.input = spent.tokens.input.saturating_add(tokens.input);
         spent.tokens.output = spent.tokens.output.saturating_add(tokens.output);
@@ -85,7 +85,7 @@ impl Budget {
     }
 }
 
-/// A price per million tokens equals the price of one token in millionths.
+/// The cost in millionths of the currency. A price per million tokens is the price of one token in millionths.
 fn cost_micros(price: Price, tokens: Tokens) -> u64 {
     let cached = tokens.cached.min(tokens.input);
     let cost = (tokens.input - cached) as f64 * price.input
@@ -107,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn bounds_close_the_door() {
+    fn reached_limits_refuse_requests() {
         let bounds = Bounds { max_tokens: Some(100), max_requests: Some(3), max_cost_micros: None };
         let budget = Budget::new(bounds, Config::default());
         assert_eq!(budget.admit(None), Ok(()));
-        budget.add(None, tokens(60, 39, 0), false);
+        budget.add_usage(None, tokens(60, 39, 0), false);
         assert_eq!(budget.admit(None), Ok(()));
-        budget.add(None, tokens(1, 0, 0), false);
+        budget.add_usage(None, tokens(1, 0, 0), false);
         assert!(budget.admit(None).is_err_and(|why| why.contains("100 tokens")));
         assert_eq!((budget.spent().requests, budget.spent().refused), (2, 1));
     }
@@ -125,10 +125,10 @@ mod tests {
         let budget = Budget::new(Bounds { max_cost_micros: Some(2_000_000), ..Bounds::default() }, config);
         assert!(budget.admit(Some("other")).is_err_and(|why| why.contains("no price for other")));
         assert_eq!(budget.admit(Some("m-1")), Ok(()));
-        budget.add(Some("m-1"), tokens(1_000_000, 90_000, 500_000), false);
+        budget.add_usage(Some("m-1"), tokens(1_000_000, 90_000, 500_000), false);
         assert_eq!(budget.spent().cost_micros, 500_000 + 50_000 + 900_000);
         assert_eq!(budget.admit(Some("m-1")), Ok(()));
-        budget.add(Some("m-1"), tokens(0, 60_000, 0), false);
+        budget.add_usage(Some("m-1"), tokens(0, 60_000, 0), false);
         assert!(budget.admit(Some("m-1")).is_err_and(|why| why.contains("2.00")));
     }
 }

@@ -16,36 +16,36 @@ use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 use tokio_rustls::rustls::ClientConfig;
 
-use super::dial::CompanyProxy;
+use super::dial::UpstreamProxy;
 use super::gateway::causes;
-use super::upstream::{Upstream, trust};
+use super::upstream::{Upstream, load_tls_config};
 
-/// A client of one API.
+/// Sends requests to one API.
 #[derive(Debug)]
 pub struct Client {
     upstream: Upstream,
-    proxy: CompanyProxy,
-    trust: Option<Arc<ClientConfig>>,
-    patience: Duration,
-    largest: usize,
+    proxy: UpstreamProxy,
+    tls_config: Option<Arc<ClientConfig>>,
+    time_limit: Duration,
+    max_bytes: usize,
 }
 
 /// A request to the API.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct ApiRequest {
     /// The HTTP method.
     pub method: Method,
-    /// Path and query, relative to the API's prefix.
+    /// Path and query, appended to the prefix of the API's URL.
     pub target: String,
-    /// Headers; connection headers are added.
+    /// Headers. The client adds `Host`, `Connection` and `Content-Length`.
     pub headers: HeaderMap,
-    /// The body; may be empty.
+    /// The body; empty if the request has none.
     pub body: Vec<u8>,
 }
 
-/// The API's response, whatever its status.
+/// A complete response of the API, with any status.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ApiResponse {
     /// The HTTP status.
     pub status: u16,
     /// The response headers.
@@ -54,96 +54,98 @@ pub struct Asked {
     pub body: Bytes,
 }
 
-/// Why there is no response.
+/// Why a request got no complete response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The API cannot be reached, or its certificate is not trusted.
     #[error("{0}")]
     Unreachable(String),
-    /// The response is incomplete or not valid HTTP.
-    #[error("{api} cannot be asked: {problem}")]
-    Broken {
+    /// The request could not be sent, or the response is incomplete or not valid HTTP.
+    #[error("the request to {api} failed: {problem}")]
+    RequestFailed {
         /// The API's address.
         api: String,
         /// What went wrong.
         problem: String,
     },
-    /// The API did not answer in time.
-    #[error("{api} does not answer within {} seconds", patience.as_secs_f32())]
-    Silent {
+    /// The API did not respond in time.
+    #[error("{api} did not respond within {} seconds", time_limit.as_secs_f32())]
+    TimedOut {
         /// The API's address.
         api: String,
         /// The time limit.
-        patience: Duration,
+        time_limit: Duration,
     },
-    /// The response is too large.
-    #[error("{api} answers more than {largest} bytes")]
+    /// The response body is larger than the client accepts.
+    #[error("the response of {api} is larger than {max_bytes} bytes")]
     TooLarge {
         /// The API's address.
         api: String,
         /// The limit in bytes.
-        largest: usize,
+        max_bytes: usize,
     },
     /// A local error prevented the request.
-    #[error("no question can be asked: {0}")]
-    Here(#[from] io::Error),
+    #[error("cannot send an API request: {0}")]
+    Local(#[from] io::Error),
 }
 
 impl Client {
     /// Creates a client with limits on the time and size of a response.
     pub fn new(
         upstream: Upstream,
-        proxy: CompanyProxy,
-        patience: Duration,
-        largest: usize,
+        proxy: UpstreamProxy,
+        time_limit: Duration,
+        max_bytes: usize,
     ) -> Result<Self, ClientError> {
-        let trust = upstream.is_tls.then(trust).transpose()?;
-        Ok(Self { upstream, proxy, trust, patience, largest })
+        let tls_config = upstream.is_tls.then(load_tls_config).transpose()?;
+        Ok(Self { upstream, proxy, tls_config, time_limit, max_bytes })
     }
 
     /// Sends a request and waits for the whole response.
-    pub fn ask(&self, question: Question) -> Result<Asked, ClientError> {
+    pub fn send(&self, request: ApiRequest) -> Result<ApiResponse, ClientError> {
         // A separate thread, because the caller may be inside a runtime, and runtimes cannot be nested.
-        let wait = || -> Result<Asked, ClientError> {
+        let work = || -> Result<ApiResponse, ClientError> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let answer = runtime.block_on(async {
-                timeout(self.patience, self.talk(question)).await.unwrap_or_else(|_| {
-                    Err(ClientError::Silent { api: self.upstream.to_string(), patience: self.patience })
+                timeout(self.time_limit, self.send_async(request)).await.unwrap_or_else(|_| {
+                    Err(ClientError::TimedOut { api: self.upstream.to_string(), time_limit: self.time_limit })
                 })
             });
             // Do not wait for a DNS lookup that is still running.
             runtime.shutdown_background();
             answer
         };
-        let lost = || ClientError::Here(io::Error::other("the thread that asks has ended"));
+        let panicked = || ClientError::Local(io::Error::other("the client thread panicked"));
         std::thread::scope(|scope| {
-            let asking = std::thread::Builder::new().name("client".to_string()).spawn_scoped(scope, wait)?;
-            asking.join().unwrap_or_else(|_| Err(lost()))
+            let thread = std::thread::Builder::new().name("client".to_string()).spawn_scoped(scope, work)?;
+            thread.join().unwrap_or_else(|_| Err(panicked()))
         })
     }
 
-    async fn talk(&self, question: Question) -> Result<Asked, ClientError> {
+    async fn send_async(&self, request: ApiRequest) -> Result<ApiResponse, ClientError> {
         let api = self.upstream.to_string();
-        let broken = |problem: &dyn std::error::Error| ClientError::Broken {
+        let failed = |problem: &dyn std::error::Error| ClientError::RequestFailed {
             api: api.clone(),
             problem: causes(problem),
         };
-        let request = self.request(question).map_err(|error| broken(&error))?;
-        let wire = self.upstream.connect(&self.proxy, self.trust.as_ref()).await;
-        let wire = wire.map_err(ClientError::Unreachable)?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(wire)).await.map_err(|e| broken(&e))?;
+        let request = self.build_request(request).map_err(|error| failed(&error))?;
+        let stream = self.upstream.connect(&self.proxy, self.tls_config.as_ref()).await;
+        let stream = stream.map_err(ClientError::Unreachable)?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
         let exchange = async {
-            let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+            let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
             let (parts, body) = response.into_parts();
-            match Limited::new(body, self.largest).collect().await {
+            match Limited::new(body, self.max_bytes).collect().await {
                 Ok(body) => {
-                    Ok(Asked { status: parts.status.as_u16(), headers: parts.headers, body: body.to_bytes() })
+                    let (status, headers) = (parts.status.as_u16(), parts.headers);
+                    Ok(ApiResponse { status, headers, body: body.to_bytes() })
                 }
                 Err(error) if error.is::<LengthLimitError>() => {
-                    Err(ClientError::TooLarge { api: api.clone(), largest: self.largest })
+                    Err(ClientError::TooLarge { api: api.clone(), max_bytes: self.max_bytes })
                 }
-                Err(error) => Err(broken(&*error)),
+                Err(error) => Err(failed(&*error)),
             }
         };
         // The connection must be polled during the exchange, and ends with it.
@@ -153,25 +155,25 @@ impl Client {
         };
         tokio::select! {
             answer = exchange => answer,
-            () = drive => Err(ClientError::Broken { api: api.clone(), problem: "the connection ended".to_string() }),
+            () = drive => Err(ClientError::RequestFailed { api: api.clone(), problem: "the connection was closed".to_string() }),
         }
     }
 
-    fn request(&self, question: Question) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
-        let uri: Uri = format!("{}{}", self.upstream.prefix, question.target).parse()?;
-        let length = question.body.len();
-        let has_body = length > 0 || question.method == Method::POST;
-        let mut request = Request::builder()
-            .method(question.method)
+    fn build_request(&self, request: ApiRequest) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+        let uri: Uri = format!("{}{}", self.upstream.prefix, request.target).parse()?;
+        let length = request.body.len();
+        let has_body = length > 0 || request.method == Method::POST;
+        let mut http_request = Request::builder()
+            .method(request.method)
             .uri(uri)
             .header(HOST, self.upstream.authority())
-            .body(Full::new(Bytes::from(question.body)))?;
-        let headers = request.headers_mut();
-        headers.extend(question.headers);
+            .body(Full::new(Bytes::from(request.body)))?;
+        let headers = http_request.headers_mut();
+        headers.extend(request.headers);
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
         if has_body {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        Ok(request)
+        Ok(http_request)
     }
 }

@@ -1,7 +1,7 @@
 //! Connects to a host that the policy allows.
 //!
-//! In goes a host and port. The name is resolved here, and every address is judged again before the connection is
-//! made to that very address. Connections may go through the upstream proxy of this machine.
+//! Input is a host and a port. The dialer resolves the name, judges each address, and connects to exactly the address
+//! that it judged. Connections go through the machine's upstream proxy if one is configured.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,48 +16,48 @@ use crate::policy::Host;
 use crate::transcript::base64;
 
 /// Time limit of a DNS lookup.
-const LOOKUP: Duration = Duration::from_secs(10);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for connecting to one address.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many addresses of a name are tried.
 const MOST_ADDRESSES: usize = 8;
 /// Size limit of an upstream proxy's CONNECT response.
-const LONGEST_ANSWER: usize = 8 << 10;
+const MAX_CONNECT_RESPONSE: usize = 8 << 10;
 
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("{}", .0.reason)]
     Refused(NetworkRefusal),
-    #[error("{host} cannot be looked up: {problem}")]
+    #[error("cannot resolve {host}: {problem}")]
     Lookup { host: String, problem: String },
     #[error("{host}:{port} cannot be reached: {problem}")]
     Unreachable { host: String, port: u16, problem: String },
-    #[error("{0} does not answer")]
-    Silent(String),
-    #[error("the proxy {proxy} says: {said}")]
-    Proxy { proxy: String, said: String },
+    #[error("{0} did not respond in time")]
+    TimedOut(String),
+    #[error("the upstream proxy {proxy} opened no tunnel: {response}")]
+    Proxy { proxy: String, response: String },
 }
 
 /// The upstream proxy through which this machine reaches the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CompanyProxy {
-    https: Option<Place>,
-    http: Option<Place>,
-    /// Names, suffixes and networks that are reached directly.
+pub struct UpstreamProxy {
+    https: Option<ProxyAddress>,
+    http: Option<ProxyAddress>,
+    /// Names, name suffixes and networks that are reached without the proxy (`no_proxy`).
     direct: Vec<String>,
 }
 
-/// The address of one proxy.
+/// The address and credentials of one upstream proxy.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ProxyAddress {
     pub(super) host: Host,
     pub(super) port: u16,
     /// The value of `Proxy-Authorization`. It belongs to the user and must not reach the agent.
     pub(super) authorization: Option<String>,
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for ProxyAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Place {
 
 /// An invalid proxy variable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the proxy in {variable} cannot be used: {problem}")]
+#[error("the environment variable {variable} does not name a usable proxy: {problem}")]
 pub struct ProxyError {
     /// The name of the variable.
     pub variable: String,
@@ -73,17 +73,17 @@ pub struct ProxyError {
     pub problem: String,
 }
 
-impl CompanyProxy {
-    /// Reads the usual environment variables, in both spellings.
+impl UpstreamProxy {
+    /// Reads `https_proxy`, `http_proxy`, `all_proxy` and `no_proxy`, in lower or upper case.
     pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ProxyError> {
         let find = |names: &[&str]| {
             names
                 .iter()
                 .find_map(|name| Some((name.to_string(), lookup(name).filter(|text| !text.is_empty())?)))
         };
-        let place = |found: Option<(String, String)>| -> Result<Option<Place>, ProxyError> {
+        let place = |found: Option<(String, String)>| -> Result<Option<ProxyAddress>, ProxyError> {
             let Some((variable, text)) = found else { return Ok(None) };
-            Place::parse(&text).map(Some).map_err(|problem| ProxyError { variable, problem })
+            ProxyAddress::parse(&text).map(Some).map_err(|problem| ProxyError { variable, problem })
         };
         let all = ["all_proxy", "ALL_PROXY"];
         let https = place(find(&["https_proxy", "HTTPS_PROXY"]).or_else(|| find(&all)))?;
@@ -100,10 +100,10 @@ impl CompanyProxy {
     }
 
     /// The proxy for a host, unless the host is reached directly.
-    fn over(&self, host: &Host, is_tunnel: bool) -> Option<&Place> {
+    fn proxy_for_host(&self, host: &Host, is_tunnel: bool) -> Option<&ProxyAddress> {
         let place = if is_tunnel { self.https.as_ref() } else { self.http.as_ref() }?;
         let text = host.to_string();
-        let is_here = match host {
+        let is_local = match host {
             Host::Address(address) => address.is_loopback(),
             Host::Name(name) => name == "localhost" || name.ends_with(".localhost"),
         };
@@ -115,29 +115,29 @@ impl CompanyProxy {
                 || crate::policy::HostEntry::parse(&format!("{item}:*"))
                     .is_ok_and(|entry| entry.names(host, 1))
         };
-        (!is_here && !self.direct.iter().any(is_direct)).then_some(place)
+        (!is_local && !self.direct.iter().any(is_direct)).then_some(place)
     }
 }
 
-impl Place {
+impl ProxyAddress {
     fn parse(text: &str) -> Result<Self, String> {
         let rest = match text.split_once("://") {
             Some(("http", rest)) => rest,
             Some((scheme, _)) => {
-                return Err(format!("`{scheme}://` proxies are not known here, only `http://`"));
+                return Err(format!("`{scheme}://` proxies are not supported, only `http://`"));
             }
             None => text,
         };
         let rest = rest.trim_end_matches('/');
         let (user, place) = rest.rsplit_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
         let (host, port) = Host::parse_with_port(place, Some(80)).map_err(|error| error.to_string())?;
-        let authorization = user.map(|user| format!("Basic {}", base64(&unescaped(user))));
+        let authorization = user.map(|user| format!("Basic {}", base64(&percent_decode(user))));
         Ok(Self { host, port, authorization })
     }
 }
 
 /// Decodes percent-encoding: `%41` → `A`.
-fn unescaped(text: &str) -> Vec<u8> {
+fn percent_decode(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let (mut at, mut plain) = (0, Vec::with_capacity(bytes.len()));
     while let Some(&byte) = bytes.get(at) {
@@ -151,21 +151,28 @@ fn unescaped(text: &str) -> Vec<u8> {
     plain
 }
 
-/// A connection, and how to use it.
+/// An open connection to a host or to the upstream proxy.
 pub(super) struct Dialled {
     pub(super) stream: TcpStream,
-    /// Bytes the server has already sent.
+    /// Bytes that the server sent along with the proxy's response.
     pub(super) early: Vec<u8>,
-    /// Set if the connection leads to a proxy that expects absolute URLs, with its authorization.
-    pub(super) through: Option<Option<String>>,
+    /// `Some` if the connection ends at a proxy, which expects absolute URLs; with the `Proxy-Authorization` value, if
+    /// the proxy needs one.
+    pub(super) proxy_authorization: Option<Option<String>>,
 }
 
-/// Makes connections that the rules allow.
+impl Dialled {
+    fn direct(stream: TcpStream) -> Self {
+        Self { stream, early: Vec::new(), proxy_authorization: None }
+    }
+}
+
+/// Opens the connections that the network rules allow.
 pub(super) struct Dialer {
     pub(super) rules: std::sync::Arc<NetworkRules>,
-    pub(super) proxy: CompanyProxy,
-    /// The listeners of this run, which are never a target.
-    pub(super) own_ports: Vec<u16>,
+    pub(super) proxy: UpstreamProxy,
+    /// Ports of this run's own listeners. The dialer never connects to them.
+    pub(super) listener_ports: Vec<u16>,
 }
 
 impl Dialer {
@@ -173,26 +180,26 @@ impl Dialer {
     pub(super) async fn tunnel(&self, host: &Host, port: u16) -> Result<Dialled, DialError> {
         match self.proxy_for(host, true) {
             Some(place) => connect_through(place, host, port).await,
-            None => Ok(Dialled { stream: self.direct(host, port).await?, early: Vec::new(), through: None }),
+            None => Ok(Dialled::direct(self.direct(host, port).await?)),
         }
     }
 
     /// Opens a connection for a plain HTTP request.
     pub(super) async fn request(&self, host: &Host, port: u16) -> Result<Dialled, DialError> {
         let Some(place) = self.proxy_for(host, false) else {
-            return Ok(Dialled { stream: self.direct(host, port).await?, early: Vec::new(), through: None });
+            return Ok(Dialled::direct(self.direct(host, port).await?));
         };
-        let stream = reach(&place.host, place.port).await?;
-        Ok(Dialled { stream, early: Vec::new(), through: Some(place.authorization.clone()) })
+        let stream = connect_unjudged(&place.host, place.port).await?;
+        Ok(Dialled { stream, early: Vec::new(), proxy_authorization: Some(place.authorization.clone()) })
     }
 
-    /// The upstream proxy for a host. It resolves names itself. Pinned names and special addresses never go through
-    /// it, because they are judged by address here.
-    fn proxy_for(&self, host: &Host, is_tunnel: bool) -> Option<&Place> {
+    /// The upstream proxy for a host. The proxy resolves names itself, so names with a pinned address and special
+    /// addresses never go through it: guard must judge their address.
+    fn proxy_for(&self, host: &Host, is_tunnel: bool) -> Option<&ProxyAddress> {
         match host {
             Host::Name(name) if self.rules.pinned(name).is_some() => None,
-            Host::Address(address) if crate::policy::special(*address).is_some() => None,
-            _ => self.proxy.over(host, is_tunnel),
+            Host::Address(address) if crate::policy::special_class(*address).is_some() => None,
+            _ => self.proxy.proxy_for_host(host, is_tunnel),
         }
     }
 
@@ -204,12 +211,17 @@ impl Dialer {
                 None => lookup(name).await?,
             },
         };
-        self.first_of(host, addresses, port).await
+        self.connect_first_allowed(host, addresses, port).await
     }
 
-    /// Connects to the first address of a host that is allowed and answers. The judged address is the one connected
-    /// to. Nothing is resolved twice, so a name that changes its address gains nothing.
-    async fn first_of(&self, host: &Host, addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, DialError> {
+    /// Connects to the first address that the rules allow and that accepts the connection. No name is resolved twice,
+    /// so DNS rebinding has no effect.
+    async fn connect_first_allowed(
+        &self,
+        host: &Host,
+        addresses: Vec<IpAddr>,
+        port: u16,
+    ) -> Result<TcpStream, DialError> {
         let mut problem: Option<DialError> = None;
         for address in addresses.into_iter().take(MOST_ADDRESSES) {
             if let Err(refusal) = self.judge(host, address, port) {
@@ -223,13 +235,13 @@ impl Dialer {
         }
         Err(problem.unwrap_or_else(|| DialError::Lookup {
             host: host.to_string(),
-            problem: "it has no address".to_string(),
+            problem: "the name has no address".to_string(),
         }))
     }
 
     fn judge(&self, host: &Host, address: IpAddr, port: u16) -> Result<(), NetworkRefusal> {
-        if address.is_loopback() && self.own_ports.contains(&port) {
-            let reason = "The run's own doors are no hosts.";
+        if address.is_loopback() && self.listener_ports.contains(&port) {
+            let reason = "This address belongs to a listener of guard itself.";
             return Err(NetworkRefusal::new("network.private", reason, ""));
         }
         self.rules.judge_address(host, address, port)
@@ -240,39 +252,40 @@ impl Dialer {
 pub(super) async fn lookup(name: &str) -> Result<Vec<IpAddr>, DialError> {
     let failed = |problem: String| DialError::Lookup { host: name.to_string(), problem };
     // The trailing dot keeps the machine's search list from changing the name.
-    let asked = timeout(LOOKUP, tokio::net::lookup_host((format!("{name}."), 0))).await;
+    let asked = timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((format!("{name}."), 0))).await;
     let found = match asked {
-        Err(_) => return Err(failed("no answer in time".to_string())),
+        Err(_) => return Err(failed("no response in time".to_string())),
         Ok(Ok(found)) => found,
         // Names in `/etc/hosts` have no trailing dot.
-        Ok(Err(_)) => match timeout(LOOKUP, tokio::net::lookup_host((name, 0))).await {
+        Ok(Err(_)) => match timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name, 0))).await {
             Ok(Ok(found)) => return Ok(found.map(|address| address.ip()).collect()),
             Ok(Err(error)) => return Err(failed(error.to_string())),
-            Err(_) => return Err(failed("no answer in time".to_string())),
+            Err(_) => return Err(failed("no response in time".to_string())),
         },
     };
     Ok(found.map(|address| address.ip()).collect())
 }
 
 async fn connect(address: SocketAddr, host: &Host) -> Result<TcpStream, DialError> {
-    let problem = match timeout(CONNECT, TcpStream::connect(address)).await {
+    let problem = match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => {
             let _ = stream.set_nodelay(true);
             return Ok(stream);
         }
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "no answer in time".to_string(),
+        Err(_) => "no response in time".to_string(),
     };
     Err(DialError::Unreachable { host: host.to_string(), port: address.port(), problem })
 }
 
-/// Connects to a host from the user's own configuration, without judging it.
-pub(super) async fn reach(host: &Host, port: u16) -> Result<TcpStream, DialError> {
+/// Connects to a host that the user configured (a proxy or an API). The network rules do not apply to it.
+pub(super) async fn connect_unjudged(host: &Host, port: u16) -> Result<TcpStream, DialError> {
     let addresses = match host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => lookup(name).await?,
     };
-    let mut problem = DialError::Lookup { host: host.to_string(), problem: "it has no address".to_string() };
+    let mut problem =
+        DialError::Lookup { host: host.to_string(), problem: "the name has no address".to_string() };
     for address in addresses.into_iter().take(MOST_ADDRESSES) {
         match connect(SocketAddr::new(address, port), host).await {
             Ok(stream) => return Ok(stream),
@@ -282,69 +295,75 @@ pub(super) async fn reach(host: &Host, port: u16) -> Result<TcpStream, DialError
     Err(problem)
 }
 
-impl CompanyProxy {
-    /// Connects to an API from the user's configuration, through the proxy if there is one.
-    pub(super) async fn reach(&self, host: &Host, port: u16) -> Result<TcpStream, DialError> {
-        match self.over(host, true) {
+impl UpstreamProxy {
+    /// Connects to an API that the user configured, through the proxy if one applies.
+    pub(super) async fn connect_unjudged(&self, host: &Host, port: u16) -> Result<TcpStream, DialError> {
+        match self.proxy_for_host(host, true) {
             Some(place) => connect_through(place, host, port).await.map(|dialled| dialled.stream),
-            None => reach(host, port).await,
+            None => connect_unjudged(host, port).await,
         }
     }
 }
 
-/// Asks a proxy for a tunnel.
-async fn connect_through(place: &Place, host: &Host, port: u16) -> Result<Dialled, DialError> {
-    let mut stream = reach(&place.host, place.port).await?;
+/// Opens a tunnel through the upstream proxy with CONNECT.
+async fn connect_through(place: &ProxyAddress, host: &Host, port: u16) -> Result<Dialled, DialError> {
+    let mut stream = connect_unjudged(&place.host, place.port).await?;
     let name = format!("{place:?}");
-    let said = |said: String| DialError::Proxy { proxy: name.clone(), said };
+    let refused = |response: String| DialError::Proxy { proxy: name.clone(), response };
     let authorization = place
         .authorization
         .as_ref()
         .map(|value| format!("Proxy-Authorization: {value}\r\n"))
         .unwrap_or_default();
-    let ask = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n{authorization}\r\n");
-    let talk = async {
-        stream.write_all(ask.as_bytes()).await?;
+    let request = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n{authorization}\r\n");
+    let exchange = async {
+        stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::with_capacity(512);
         loop {
             if let Some(end) = answer.windows(4).position(|part| part == b"\r\n\r\n") {
                 let early = answer.split_off(end + 4);
                 return Ok((answer, early));
             }
-            if answer.len() > LONGEST_ANSWER || stream.read_buf(&mut answer).await? == 0 {
-                return Err(io::Error::other("no answer of a proxy"));
+            if answer.len() > MAX_CONNECT_RESPONSE || stream.read_buf(&mut answer).await? == 0 {
+                return Err(io::Error::other("it did not send a complete HTTP response"));
             }
         }
     };
-    let (answer, early) = match timeout(CONNECT, talk).await {
+    let (answer, early) = match timeout(CONNECT_TIMEOUT, exchange).await {
         Ok(Ok(parts)) => parts,
-        Ok(Err(error)) => return Err(said(error.to_string())),
-        Err(_) => return Err(DialError::Silent(name)),
+        Ok(Err(error)) => return Err(refused(error.to_string())),
+        Err(_) => return Err(DialError::TimedOut(name)),
     };
     let line =
         String::from_utf8_lossy(answer.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
     if line.split(' ').nth(1) != Some("200") {
-        return Err(said(line.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(120).collect()));
+        return Err(refused(
+            line.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(120).collect(),
+        ));
     }
-    Ok(Dialled { stream, early, through: None })
+    Ok(Dialled { stream, early, proxy_authorization: None })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn proxy(pairs: &[(&str, &str)]) -> Result<CompanyProxy, ProxyError> {
-        CompanyProxy::from_environment(|name| {
+    fn proxy(pairs: &[(&str, &str)]) -> Result<UpstreamProxy, ProxyError> {
+        UpstreamProxy::from_environment(|name| {
             pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_string())
         })
     }
 
-    fn dialer(allow: &[&str], own_ports: Vec<u16>) -> Dialer {
+    fn dialer(allow: &[&str], listener_ports: Vec<u16>) -> Dialer {
         let network = crate::policy::Network {
             allow: allow.iter().map(|entry| (*entry).to_string()).collect(),
             ..crate::policy::Network::default()
         };
-        Dialer { rules: NetworkRules::new(&network, []).into(), proxy: CompanyProxy::default(), own_ports }
+        Dialer {
+            rules: NetworkRules::new(&network, []).into(),
+            proxy: UpstreamProxy::default(),
+            listener_ports,
+        }
     }
 
     /// DNS rebinding needs a second lookup: public when judged, local when connected to. There is only one lookup;
@@ -359,7 +378,7 @@ mod tests {
         let host = Host::Name("rebound.example".to_string());
         let dial = |dialer: &Dialer, addresses: &[[u8; 4]]| {
             let addresses = addresses.iter().map(|address| IpAddr::from(*address)).collect();
-            runtime.block_on(dialer.first_of(&host, addresses, port))
+            runtime.block_on(dialer.connect_first_allowed(&host, addresses, port))
         };
         let everybody = dialer(&["*:*"], Vec::new());
         for addresses in [&[here][..], &[second, here], &[[169, 254, 169, 254]], &[[0, 0, 0, 0]]] {
@@ -369,18 +388,18 @@ mod tests {
                 "{refused:?}"
             );
         }
-        assert!(server.accept().is_err(), "somebody came");
+        assert!(server.accept().is_err(), "a connection was made");
         // Of two addresses the allowed one is used, although the other comes first.
         let one = dialer(&["*:*", "127.0.0.2:*"], Vec::new());
         let stream = dial(&one, &[here, second]).map_err(io::Error::other)?;
         assert_eq!(stream.peer_addr()?, SocketAddr::from((second, port)));
         let (_, from) = server.accept()?;
         assert_eq!(from, stream.local_addr()?);
-        assert!(server.accept().is_err(), "somebody else came");
+        assert!(server.accept().is_err(), "a second connection was made");
         // The run's own listeners are never allowed, whatever the rules say.
         let own = dialer(&["127.0.0.0/8:*"], vec![port]);
         assert!(matches!(dial(&own, &[here, second]), Err(DialError::Refused(_))));
-        assert!(server.accept().is_err(), "somebody came to the door");
+        assert!(server.accept().is_err(), "a listener was reached");
         Ok(())
     }
 
@@ -403,8 +422,10 @@ mod tests {
             ("no_proxy", ".corp, 10.0.0.0/8 plain.example"),
         ])
         .unwrap_or_else(|error| panic!("{error}"));
-        let over =
-            |host: &str| found.over(&Host::parse(host).unwrap_or(Host::Name(String::new())), true).is_some();
+        let over = |host: &str| {
+            let host = Host::parse(host).unwrap_or(Host::Name(String::new()));
+            found.proxy_for_host(&host, true).is_some()
+        };
         assert!(over("example.org") && over("corp.example") && over("11.0.0.1"));
         for direct in
             ["git.corp", "corp", "10.1.2.3", "plain.example", "a.plain.example", "localhost", "127.0.0.1"]
@@ -418,6 +439,6 @@ mod tests {
         assert!(
             proxy(&[("all_proxy", "socks5://x:1")]).is_err_and(|error| error.to_string().contains("socks5"))
         );
-        assert_eq!(proxy(&[("https_proxy", "")]), Ok(CompanyProxy::default()));
+        assert_eq!(proxy(&[("https_proxy", "")]), Ok(UpstreamProxy::default()));
     }
 }

@@ -1,11 +1,11 @@
 //! A DNS server for the run, over TCP.
 //!
-//! Names that the policy allows resolve to synthetic addresses ([`super::synthetic_addresses`]). All others get
-//! NXDOMAIN at once, and the refusal is recorded. No real DNS server is ever asked.
+//! Names that the policy allows resolve to synthetic addresses ([`super::synthetic_addresses`]). For all others the
+//! server replies NXDOMAIN at once and records the refusal. It never queries a real DNS server.
 //!
 //! C libraries use TCP because the run has `RES_OPTIONS=use-vc`; the run cannot create UDP sockets. The supervisor
-//! redirects connections to the machine's DNS servers here. Every message gets a reply: a client would wait for a
-//! missing one and retry.
+//! redirects connections to the machine's DNS servers to this server. Every message gets a reply, because a client
+//! without one would wait and retry.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -19,10 +19,10 @@ use super::listeners::Peer;
 use super::server::ProxyState;
 use crate::policy::Host;
 
-/// How long a client may keep an idle connection.
-const IDLE: Duration = Duration::from_secs(30);
-/// Size limit of a query: a name of 255 bytes and a few options. A longer one closes the connection.
-const LONGEST: usize = 1024;
+/// How long the server waits for the next query on a connection.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Size limit of a query: a name of 255 bytes and a few options. The server closes the connection on a longer one.
+const MAX_QUERY: usize = 1024;
 /// TTL of answers, in seconds.
 const TTL: u32 = 60;
 
@@ -40,7 +40,7 @@ enum Answer {
     NoSuchName,
     /// The query could not be parsed.
     Malformed,
-    /// The run has looked up too many names.
+    /// The run has looked up more names than the server remembers.
     Refused,
 }
 
@@ -56,18 +56,17 @@ impl Answer {
 }
 
 /// Answers queries until the client disconnects.
-pub(super) async fn serve(mut client: TcpStream, task_store: Rc<ProxyState>, visitor: Peer) {
-    while let Ok(Ok(length)) = timeout(IDLE, client.read_u16()).await {
-        if usize::from(length) > LONGEST {
+pub(super) async fn serve(mut client: TcpStream, state: Rc<ProxyState>, peer: Peer) {
+    while let Ok(Ok(length)) = timeout(IDLE_TIMEOUT, client.read_u16()).await {
+        if usize::from(length) > MAX_QUERY {
             return;
         }
         let mut message = vec![0; usize::from(length)];
-        if !matches!(timeout(IDLE, client.read_exact(&mut message)).await, Ok(Ok(_))) {
+        if !matches!(timeout(IDLE_TIMEOUT, client.read_exact(&mut message)).await, Ok(Ok(_))) {
             return;
         }
         let question = Question::parse(&message);
-        let answer =
-            question.as_ref().map_or(Answer::Malformed, |question| judge(question, &task_store, visitor));
+        let answer = question.as_ref().map_or(Answer::Malformed, |question| judge(question, &state, peer));
         let reply = reply(&message, question.as_ref(), answer);
         let length = u16::try_from(reply.len()).unwrap_or_default();
         let framed = [&length.to_be_bytes(), reply.as_slice()].concat();
@@ -77,31 +76,32 @@ pub(super) async fn serve(mut client: TcpStream, task_store: Rc<ProxyState>, vis
     }
 }
 
-fn judge(question: &Question, task_store: &ProxyState, visitor: Peer) -> Answer {
+fn judge(question: &Question, state: &ProxyState, peer: Peer) -> Answer {
     // Other types, such as reverse lookups: no data, and not recorded, because no host was requested.
     if !matches!(question.kind, TYPE_A | TYPE_AAAA) {
         return Answer::NoSuchName;
     }
-    let of_kind = |address| if question.kind == TYPE_A { Answer::Address(address) } else { Answer::Nothing };
+    let answer_with =
+        |address| if question.kind == TYPE_A { Answer::Address(address) } else { Answer::Nothing };
     let Ok(host @ Host::Name(_)) = Host::parse(&question.name) else { return Answer::NoSuchName };
     let name = host.to_string();
     // Programs look up the machine's own name, for a log or an id. That is not a connection to a host.
     let is_machine = || nix::unistd::gethostname().is_ok_and(|own| own.eq_ignore_ascii_case(&name));
     if name == "localhost" || name.ends_with(".localhost") || is_machine() {
-        return of_kind(Ipv4Addr::LOCALHOST);
+        return answer_with(Ipv4Addr::LOCALHOST);
     }
-    if let Err(refusal) = task_store.dialer.rules.judge_name(&host) {
+    if let Err(refusal) = state.dialer.rules.judge_name(&host) {
         // Clients ask for both address types, and C libraries retry with their search list (empty here). Record one
         // refusal only.
-        if question.kind == TYPE_A && task_store.is_another_lookup(visitor, &name) {
-            task_store.refused(visitor, &name, 0, &format!("look up {name}"), refusal.rule, &refusal.reason);
+        if question.kind == TYPE_A && state.is_new_refused_lookup(peer, &name) {
+            state.refused(peer, &name, 0, &format!("look up {name}"), refusal.rule, &refusal.reason);
         }
         return Answer::NoSuchName;
     }
-    task_store.address_of(&name).map_or(Answer::Refused, of_kind)
+    state.address_of(&name).map_or(Answer::Refused, answer_with)
 }
 
-/// The single question of a message.
+/// The only question of a DNS query.
 #[derive(Debug, PartialEq, Eq)]
 struct Question {
     name: String,

@@ -3,8 +3,8 @@
 use super::request_body::{Rules, inspect};
 use crate::policy::Gateway;
 
-/// The model that a body names and the reason for a refusal, according to this gateway; `None` if the body is not
-/// valid.
+/// Inspects a request body by the rules of this gateway. Returns the model that the body names and the reason for a
+/// refusal; `None` if the body is not valid.
 pub fn request(gateway: &Gateway, body: &[u8]) -> Option<(Option<String>, Option<String>)> {
     let rules = Rules {
         model_key: gateway.model.body_key.as_deref(),

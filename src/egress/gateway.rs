@@ -1,8 +1,8 @@
 //! A gateway to one API: allows only the configured calls, adds a key that the run never sees, and enforces a budget.
 //!
-//! In comes an HTTP request of the run. Out goes a rebuilt request with known headers and the key over TLS, and the
-//! response with every copy of the key removed. The key must never reach the run. If the gateway restricts models,
-//! tools or content, a body that cannot be parsed is refused.
+//! Input is an HTTP request of the run. The gateway rebuilds it with known headers and the key, sends it over TLS, and
+//! returns the response with every copy of the key overwritten. The key must never reach the run. If the policy
+//! restricts models, tools or content, the gateway refuses a body that it cannot parse.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,12 +19,12 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_rustls::rustls::ClientConfig;
 
-use super::key_removal::{Cutter, Forms};
+use super::key_removal::{KeyForms, KeyMasker};
 use super::listeners::Peer;
 use super::memory_budget;
-use super::memory_budget::{Memory, Reserved};
+use super::memory_budget::{MemoryBudget, Reservation};
 use super::request_body::{Rules, inspect};
-use super::response_body::{Carried, Pieces, Watch, strip};
+use super::response_body::{BodyObserver, ChunkedBody, ProxiedBody, remove_hop_by_hop_headers};
 use super::server::{ByteCounter, LARGEST_HEADERS, ProxyState};
 use super::token_usage::{Scanner, Tokens};
 use super::upstream::Upstream;
@@ -32,167 +32,182 @@ use crate::policy::{Answer, Call, Gateway};
 use crate::sys::secret::Secret;
 use crate::transcript::EventType;
 
-/// The largest request body.
+/// Size limit of a request body.
 const LARGEST_BODY: usize = 64 << 20;
-/// Initial reservation for a request body of unknown length.
-const FIRST_PIECE: usize = 64 << 10;
+/// Memory reserved at first for a request body of unknown length.
+const FIRST_CHUNK: usize = 64 << 10;
 /// Time limit for receiving a request body, including the wait for memory.
-const QUESTION: Duration = Duration::from_secs(120);
+const BODY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the API may take until the response begins.
-const THINKING: Duration = Duration::from_secs(15 * 60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Estimated bytes per token, for responses that do not report usage.
-const BYTES_OF_A_TOKEN: u64 = 4;
-/// How much a usage scanner may hold without a reservation: an event of normal size.
-const FREE_OF_CHARGE: usize = 64 << 10;
-/// How many idle upstream connections are kept.
-const MOST_IDLE: usize = 8;
+const BYTES_PER_TOKEN: u64 = 4;
+/// Bytes that a usage scanner may hold without a reservation: enough for an event of normal size.
+const UNRESERVED_SCANNER_BYTES: usize = 64 << 10;
+/// Limit on idle connections to the API that the gateway keeps for reuse.
+const MAX_IDLE: usize = 8;
 
-/// Configuration of a gateway.
+/// Configuration of a gateway, from the policy and the user's settings.
 pub struct GatewayPlan {
     /// The gateway's name in the policy.
     pub name: String,
     /// The API's address.
     pub upstream: Upstream,
-    /// The calls and models it allows.
+    /// The calls, models and tools that the policy allows, and how the gateway reports refusals.
     pub spec: Gateway,
     /// The API key; `None` if the API needs none.
     pub key: Option<Secret>,
 }
 
 /// A running gateway.
-pub(super) struct Service {
+pub(super) struct RunningGateway {
     plan: GatewayPlan,
-    trust: Option<Arc<ClientConfig>>,
-    idle: RefCell<Vec<http1::SendRequest<Pieces>>>,
-    /// The forms of the key to remove from responses.
-    forms: Option<Rc<Forms>>,
+    tls_config: Option<Arc<ClientConfig>>,
+    idle: RefCell<Vec<http1::SendRequest<ChunkedBody>>>,
+    /// The encodings of the key to overwrite in responses; `None` without a key or for a very short one.
+    forms: Option<Rc<KeyForms>>,
 }
 
 /// Why a request was refused or failed.
-enum No {
+enum Rejection {
+    /// The policy does not allow the request.
     Forbidden(String),
+    /// A budget or traffic limit is used up.
     Exhausted(String),
+    /// The API cannot be reached, or guard has no memory for the request.
     Unavailable(String),
 }
 
-/// A request that may be forwarded.
-struct Admitted {
+/// Facts about a request that has passed all checks and may be forwarded.
+struct CheckedRequest {
     model: Option<String>,
+    /// Whether the request uses the model budget.
     counts: bool,
-    asked_bytes: usize,
+    request_bytes: usize,
 }
 
-impl Service {
-    pub(super) fn new(plan: GatewayPlan, trust: Option<Arc<ClientConfig>>) -> Self {
-        let forms = plan.key.as_ref().and_then(|key| Forms::of(key.expose())).map(Rc::new);
-        Self { plan, trust, idle: RefCell::default(), forms }
+impl RunningGateway {
+    pub(super) fn new(plan: GatewayPlan, tls_config: Option<Arc<ClientConfig>>) -> Self {
+        let forms = plan.key.as_ref().and_then(|key| KeyForms::new(key.expose())).map(Rc::new);
+        Self { plan, tls_config, idle: RefCell::default(), forms }
     }
 
     /// Answers one request of the run.
     pub(super) async fn answer(
         self: Rc<Self>,
-        task_store: Rc<ProxyState>,
-        visitor: Peer,
+        state: Rc<ProxyState>,
+        peer: Peer,
         request: Request<Incoming>,
-    ) -> Response<Carried> {
+    ) -> Response<ProxiedBody> {
         let what = format!("{} {}", request.method(), request.uri().path());
-        match self.forward(&task_store, visitor, request).await {
+        match self.forward(&state, peer, request).await {
             Ok(response) => response,
-            Err(no) => self.refuse(&task_store, visitor, &what, no),
+            Err(rejection) => self.rejection_response(&state, peer, &what, rejection),
         }
     }
 
-    fn refuse(&self, task_store: &ProxyState, visitor: Peer, what: &str, no: No) -> Response<Carried> {
+    /// Records a rejection and builds the response to the run.
+    fn rejection_response(
+        &self,
+        state: &ProxyState,
+        peer: Peer,
+        what: &str,
+        rejection: Rejection,
+    ) -> Response<ProxiedBody> {
         let host = self.plan.upstream.host.to_string();
         let port = self.plan.upstream.port;
         let refusals = &self.plan.spec.refusal;
-        let (answer, rule, reason) = match no {
-            No::Forbidden(reason) => (&refusals.forbidden, "gateway.call", reason),
-            No::Exhausted(reason) => (&refusals.exhausted, "gateway.budget", reason),
-            No::Unavailable(reason) => {
+        let (answer, rule, reason) = match rejection {
+            Rejection::Forbidden(reason) => (&refusals.forbidden, "gateway.call", reason),
+            Rejection::Exhausted(reason) => (&refusals.exhausted, "gateway.budget", reason),
+            Rejection::Unavailable(reason) => {
                 let data =
-                    json!({ "gateway": self.plan.name, "pid": visitor.tid, "what": what, "problem": reason });
-                task_store.recorder.record(EventType::GatewayError, &format!("{what}: {reason}"), &data);
-                return said(&refusals.unavailable, &refusals.content_type, &format!("guard: {reason}"));
+                    json!({ "gateway": self.plan.name, "pid": peer.tid, "what": what, "problem": reason });
+                state.recorder.record(EventType::GatewayError, &format!("{what}: {reason}"), &data);
+                let line = format!("guard: {reason}");
+                return error_response(&refusals.unavailable, &refusals.content_type, &line);
             }
         };
         let line = format!("guard: Permission denied: {what} (rule {rule}): {reason} Do not retry.");
-        task_store.refused(visitor, &host, port, what, rule, &reason);
+        state.refused(peer, &host, port, what, rule, &reason);
         if rule == "gateway.budget" {
-            task_store.exhaust();
+            state.exhaust();
         }
-        said(answer, &refusals.content_type, &line)
+        error_response(answer, &refusals.content_type, &line)
     }
 
     async fn forward(
         &self,
-        task_store: &Rc<ProxyState>,
-        visitor: Peer,
+        state: &Rc<ProxyState>,
+        peer: Peer,
         request: Request<Incoming>,
-    ) -> Result<Response<Carried>, No> {
+    ) -> Result<Response<ProxiedBody>, Rejection> {
         let (parts, body) = request.into_parts();
         let (path, query) = (parts.uri.path().to_string(), parts.uri.query().unwrap_or_default().to_string());
-        let call = self.call(parts.method.as_str(), &path, &query)?;
-        let body = read_body(body, &task_store.memory).await?;
-        let admitted = self.admit(task_store, call, &path, &body)?;
-        let mut outgoing = self.outgoing(&parts.method, &path, &query, &parts.headers)?;
+        let call = self.matching_call(parts.method.as_str(), &path, &query)?;
+        let body = read_body(body, &state.memory).await?;
+        let checked = self.check_request(state, call, &path, &body)?;
+        let mut outgoing = self.build_request(&parts.method, &path, &query, &parts.headers)?;
         let headers = outgoing.headers_mut();
         if !body.is_empty() || parts.method == hyper::Method::POST {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
-        let meter = task_store.meter(&self.plan.upstream.host.to_string(), self.plan.upstream.port, visitor);
-        if !meter.up(body.len()) {
-            return Err(No::Exhausted("The policy's bound of what is sent is reached.".to_string()));
+        let Upstream { host, port, .. } = &self.plan.upstream;
+        let byte_counter = state.new_byte_counter(&host.to_string(), *port, peer);
+        if !byte_counter.count_sent(body.len()) {
+            return Err(Rejection::Exhausted(
+                "The run has reached the upload limit of its policy.".to_string(),
+            ));
         }
-        meter.request();
+        byte_counter.count_request();
         let began = std::time::Instant::now();
         let length = body.len();
-        let waiting = Waiting { task_store: task_store.clone(), admitted: &admitted, is_over: false };
-        let sent = waiting.over(self.send(task_store, outgoing, body)).await;
-        let mut response = sent.inspect_err(|_| meter.unsent(length))?;
-        strip(response.headers_mut());
+        let pending = PendingRequest { state: state.clone(), checked: &checked, is_over: false };
+        let sent = pending.completed(self.send(state, outgoing, body)).await;
+        let mut response = sent.inspect_err(|_| byte_counter.uncount_sent(length))?;
+        remove_hop_by_hop_headers(response.headers_mut());
         response.headers_mut().remove(hyper::header::ALT_SVC);
         response.headers_mut().remove(hyper::header::SET_COOKIE);
-        let mut cutter = self.forms.clone().map(Cutter::new);
-        if let Some(cutter) = &mut cutter {
-            cutter.count += self.cut_head(&mut response)?;
+        let mut key_masker = self.forms.clone().map(KeyMasker::new);
+        if let Some(key_masker) = &mut key_masker {
+            key_masker.count += self.mask_key_in_headers(&mut response)?;
         }
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let is_stream = content_type.is_some_and(|value| value.starts_with("text/event-stream"));
         let status = response.status();
-        let watch = Answered {
-            scanner: admitted.counts.then(|| Scanner::new(&self.plan.spec.usage, is_stream)),
+        let observer = ResponseObserver {
+            scanner: checked.counts.then(|| Scanner::new(&self.plan.spec.usage, is_stream)),
             reserved: None,
             held: 0,
-            cutter,
-            admitted,
+            key_masker,
+            checked,
             seen: 0,
-            meter,
-            task_store: task_store.clone(),
-            visitor,
+            byte_counter,
+            state: state.clone(),
+            peer,
             gateway: self.plan.name.clone(),
             what: format!("{} {path}", parts.method),
             status,
             began,
         };
-        Ok(response.map(|body| Carried::theirs(body, Box::new(watch))))
+        Ok(response.map(|body| ProxiedBody::forwarded(body, Box::new(observer))))
     }
 
-    /// Removes the key from the response headers and returns how often it occurred. A response with a content
-    /// encoding is refused: none was requested, and it cannot be searched for the key.
-    fn cut_head(&self, response: &mut Response<Incoming>) -> Result<u64, No> {
+    /// Overwrites the key in the response headers and returns in how many headers it occurred. Rejects a response with
+    /// a content encoding: the gateway requested none, and cannot find the key in it.
+    fn mask_key_in_headers(&self, response: &mut Response<Incoming>) -> Result<u64, Rejection> {
         let Some(forms) = &self.forms else { return Ok(0) };
         let encoding = response.headers().get(hyper::header::CONTENT_ENCODING);
         if encoding.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
-            let problem = "in an encoding that nobody asked for, in which the key could come back";
-            return Err(No::Unavailable(format!("{} answers {problem}", self.plan.upstream)));
+            let problem = "sent a compressed response, in which guard cannot search for the API key";
+            return Err(Rejection::Unavailable(format!("{} {problem}", self.plan.upstream)));
         }
         // The reason phrase is free text and could contain the key.
         response.extensions_mut().remove::<hyper::ext::ReasonPhrase>();
         let mut count = 0;
         for value in response.headers_mut().values_mut() {
             let mut text = value.as_bytes().to_vec();
-            if forms.cut_whole(&mut text) {
+            if forms.mask_all(&mut text) {
                 *value = HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("***"));
                 count += 1;
             }
@@ -200,58 +215,68 @@ impl Service {
         Ok(count)
     }
 
-    /// The configured call that matches a request.
-    fn call(&self, method: &str, path: &str, query: &str) -> Result<&Call, No> {
+    /// Finds the configured call that allows a request.
+    fn matching_call(&self, method: &str, path: &str, query: &str) -> Result<&Call, Rejection> {
         let is_plain = !path.contains(['%', '\\'])
             && !path.contains("//")
             && !path.split('/').any(|part| part == ".." || part == ".");
         // The first call with this path decides: a later, wider one must not allow an uncounted request by another
         // method.
-        let has_path = |call: &&Call| call.paths.iter().any(|pattern| fits(pattern, path));
-        let fits = |call: &&Call| {
+        let has_path = |call: &&Call| call.paths.iter().any(|pattern| matches_path(pattern, path));
+        let is_allowed = |call: &&Call| {
             is_plain
                 && call.methods.iter().any(|known| known == method)
                 && call.query.as_ref().is_none_or(|wanted| wanted == query)
         };
-        self.plan.spec.call.iter().find(has_path).filter(fits).ok_or_else(|| {
-            No::Forbidden(format!("The gateway to {} has no such call.", self.plan.upstream.host))
+        self.plan.spec.call.iter().find(has_path).filter(is_allowed).ok_or_else(|| {
+            let host = &self.plan.upstream.host;
+            Rejection::Forbidden(format!(
+                "The policy's gateway to {host} does not allow this method and path."
+            ))
         })
     }
 
-    /// Checks the request body and the budget.
-    fn admit(&self, task_store: &ProxyState, call: &Call, path: &str, body: &Bytes) -> Result<Admitted, No> {
+    /// Checks the request body and the model budget, and counts the request against the budget.
+    fn check_request(
+        &self,
+        state: &ProxyState,
+        call: &Call,
+        path: &str,
+        body: &Bytes,
+    ) -> Result<CheckedRequest, Rejection> {
         let spec = &self.plan.spec;
         let mut model = spec.model.path_after.as_ref().and_then(|after| {
             let name = path.split_once(after.as_str())?.1;
             Some(name.rsplit_once(':').map_or(name, |(name, _)| name).to_string())
         });
         let (model_key, forbid, tools) = (spec.model.body_key.as_deref(), &*spec.forbid, spec.tools.as_ref());
-        let looks_inside = !forbid.is_empty() || model_key.is_some() || tools.is_some();
-        if looks_inside && !body.is_empty() {
-            let found = inspect(body, Rules { model_key, forbid, tools })
-                .map_err(|problem| No::Forbidden(format!("The request is not JSON: {problem}.")))?;
+        let must_inspect = !forbid.is_empty() || model_key.is_some() || tools.is_some();
+        if must_inspect && !body.is_empty() {
+            let found = inspect(body, Rules { model_key, forbid, tools }).map_err(|problem| {
+                Rejection::Forbidden(format!("The request body is not valid JSON: {problem}."))
+            })?;
             if let Some(reason) = found.forbidden {
-                return Err(No::Forbidden(reason));
+                return Err(Rejection::Forbidden(reason));
             }
             model = model.or(found.model);
         }
         if call.counts {
-            task_store.budget.admit(model.as_deref()).map_err(No::Exhausted)?;
+            state.budget.admit(model.as_deref()).map_err(Rejection::Exhausted)?;
         }
-        Ok(Admitted { model, counts: call.counts, asked_bytes: body.len() })
+        Ok(CheckedRequest { model, counts: call.counts, request_bytes: body.len() })
     }
 
-    /// Builds the request for the API: only known headers, and the key.
-    fn outgoing(
+    /// Builds the request for the API with the allowed headers and query parameters, and the key.
+    fn build_request(
         &self,
         method: &hyper::Method,
         path: &str,
         query: &str,
         headers: &HeaderMap,
-    ) -> Result<Request<()>, No> {
+    ) -> Result<Request<()>, Rejection> {
         let spec = &self.plan.spec;
         let bad = |problem: &dyn std::fmt::Display| {
-            No::Forbidden(format!("The request cannot be handed on: {problem}."))
+            Rejection::Forbidden(format!("The request cannot be forwarded: {problem}."))
         };
         let key_of = |pair: &str| pair.split('=').next().unwrap_or_default().to_string();
         let kept: Vec<&str> =
@@ -273,8 +298,11 @@ impl Service {
         if let (Some(name), Some(key)) = (&spec.key_header, &self.plan.key) {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| bad(&error))?;
             let value = [spec.key_prefix.as_bytes(), key.expose()].concat();
-            let mut value = HeaderValue::from_bytes(&value)
-                .map_err(|_| No::Unavailable("the key has characters that no header carries".to_string()))?;
+            let bad_key = |_| {
+                let problem = "the API key contains characters that are not allowed in an HTTP header";
+                Rejection::Unavailable(problem.to_string())
+            };
+            let mut value = HeaderValue::from_bytes(&value).map_err(bad_key)?;
             value.set_sensitive(true);
             out.insert(name, value);
         }
@@ -284,25 +312,28 @@ impl Service {
     /// Sends a request over an idle connection or a new one.
     async fn send(
         &self,
-        task_store: &Rc<ProxyState>,
+        state: &Rc<ProxyState>,
         request: Request<()>,
         body: Bytes,
-    ) -> Result<Response<Incoming>, No> {
-        let mut request = request.map(|()| Pieces(body));
+    ) -> Result<Response<Incoming>, Rejection> {
+        let mut request = request.map(|()| ChunkedBody(body));
         loop {
             let waiting = self.idle.borrow_mut().pop();
             let (mut sender, is_new) = match waiting {
                 Some(sender) if sender.is_closed() || !sender.is_ready() => continue,
                 Some(sender) => (sender, false),
-                None => (self.connect(task_store).await?, true),
+                None => (self.connect(state).await?, true),
             };
-            let Ok(sent) = timeout(THINKING, sender.try_send_request(request)).await else {
-                return Err(No::Unavailable(format!("{} does not answer", self.plan.upstream)));
+            let Ok(sent) = timeout(RESPONSE_TIMEOUT, sender.try_send_request(request)).await else {
+                return Err(Rejection::Unavailable(format!(
+                    "{} did not respond in time",
+                    self.plan.upstream
+                )));
             };
             match sent {
                 Ok(response) => {
                     let mut idle = self.idle.borrow_mut();
-                    if idle.len() < MOST_IDLE {
+                    if idle.len() < MAX_IDLE {
                         idle.push(sender);
                     }
                     return Ok(response);
@@ -312,8 +343,8 @@ impl Service {
                     Some(unsent) if !is_new => request = unsent,
                     _ => {
                         let problem = error.into_error();
-                        return Err(No::Unavailable(format!(
-                            "{} cannot be asked: {}",
+                        return Err(Rejection::Unavailable(format!(
+                            "the request to {} failed: {}",
                             self.plan.upstream,
                             causes(&problem)
                         )));
@@ -323,69 +354,73 @@ impl Service {
         }
     }
 
-    async fn connect(&self, task_store: &Rc<ProxyState>) -> Result<http1::SendRequest<Pieces>, No> {
+    async fn connect(&self, state: &Rc<ProxyState>) -> Result<http1::SendRequest<ChunkedBody>, Rejection> {
         let upstream = &self.plan.upstream;
         let failed = |problem: &dyn std::fmt::Display| {
-            No::Unavailable(format!("{upstream} cannot be reached: {problem}"))
+            Rejection::Unavailable(format!("{upstream} cannot be reached: {problem}"))
         };
-        let wire = upstream.connect(&task_store.dialer.proxy, self.trust.as_ref()).await;
-        let wire = wire.map_err(No::Unavailable)?;
+        let stream = upstream.connect(&state.dialer.proxy, self.tls_config.as_ref()).await;
+        let stream = stream.map_err(Rejection::Unavailable)?;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(LARGEST_HEADERS)
-            .handshake(TokioIo::new(wire))
+            .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| failed(&error))?;
-        task_store.ledger.note(&upstream.host.to_string(), upstream.port, |row| row.connections += 1);
+        state.host_stats.update(&upstream.host.to_string(), upstream.port, |row| row.connections += 1);
         tokio::task::spawn_local(connection);
         Ok(sender)
     }
 }
 
-/// Reads a request body, within the memory shared by all requests.
-async fn read_body(body: Incoming, memory: &Memory) -> Result<Bytes, No> {
-    let too_large = || No::Forbidden(format!("The request is larger than {} MiB.", LARGEST_BODY >> 20));
+/// Reads a request body within the memory budget that all requests of the run share.
+async fn read_body(body: Incoming, memory: &MemoryBudget) -> Result<Bytes, Rejection> {
+    let too_large =
+        || Rejection::Forbidden(format!("The request body is larger than {} MiB.", LARGEST_BODY >> 20));
     let length = body.size_hint().exact().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
     let reserved = match length {
         Some(0) => return Ok(Bytes::new()),
         Some(length) if length > LARGEST_BODY => return Err(too_large()),
-        Some(length) => timeout(QUESTION, memory.reserve(length)).await.ok().flatten(),
-        None => memory.try_reserve(FIRST_PIECE),
+        Some(length) => timeout(BODY_TIMEOUT, memory.reserve(length)).await.ok().flatten(),
+        None => memory.try_reserve(FIRST_CHUNK),
     };
-    let reserved = reserved.ok_or_else(busy)?;
-    let bytes = Vec::with_capacity(length.unwrap_or(FIRST_PIECE));
-    match timeout(QUESTION, fill(body, bytes, reserved, memory)).await {
-        Ok(Ok((bytes, reserved))) => Ok(memory_budget::held(bytes, reserved)),
-        Ok(Err(no)) => Err(no),
-        Err(_) => Err(No::Forbidden("The request does not come to its end.".to_string())),
+    let reserved = reserved.ok_or_else(memory_exhausted)?;
+    let bytes = Vec::with_capacity(length.unwrap_or(FIRST_CHUNK));
+    match timeout(BODY_TIMEOUT, fill(body, bytes, reserved, memory)).await {
+        Ok(Ok((bytes, reserved))) => Ok(memory_budget::with_reservation(bytes, reserved)),
+        Ok(Err(rejection)) => Err(rejection),
+        Err(_) => Err(Rejection::Forbidden("The request body did not arrive in time.".to_string())),
     }
 }
 
-/// The response if the shared memory is used up.
-fn busy() -> No {
-    let most = memory_budget::MOST >> 20;
-    No::Unavailable(format!(
-        "{most} MiB of other requests of this run are on their way; ask again when they are done"
+/// The rejection if the shared memory budget is used up.
+fn memory_exhausted() -> Rejection {
+    let most = memory_budget::MAX_BYTES >> 20;
+    Rejection::Unavailable(format!(
+        "other requests of this run use all of their {most} MiB of memory; retry when they are done"
     ))
 }
 
-/// Reads the body to its end. Reserves more memory as needed and never waits for it: the part already held could be
-/// what other requests wait for.
+/// Reads the body to its end. Reserves more memory as needed but never waits for it: two requests that wait while they
+/// hold memory could deadlock.
 async fn fill(
     mut body: Incoming,
     mut bytes: Vec<u8>,
-    mut reserved: Reserved,
-    memory: &Memory,
-) -> Result<(Vec<u8>, Reserved), No> {
+    mut reserved: Reservation,
+    memory: &MemoryBudget,
+) -> Result<(Vec<u8>, Reservation), Rejection> {
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| No::Forbidden(format!("The request cannot be read: {error}.")))?;
+        let unreadable =
+            |error: hyper::Error| Rejection::Forbidden(format!("The request body cannot be read: {error}."));
+        let frame = frame.map_err(unreadable)?;
         let Ok(data) = frame.into_data() else { continue };
         let length = bytes.len() + data.len();
         if length > LARGEST_BODY {
-            return Err(No::Forbidden(format!("The request is larger than {} MiB.", LARGEST_BODY >> 20)));
+            let reason = format!("The request body is larger than {} MiB.", LARGEST_BODY >> 20);
+            return Err(Rejection::Forbidden(reason));
         }
         if length > bytes.capacity() {
             let room = length.max(bytes.capacity() * 2).min(LARGEST_BODY);
-            reserved.add(memory.try_reserve(room - bytes.capacity()).ok_or_else(busy)?);
+            reserved.add(memory.try_reserve(room - bytes.capacity()).ok_or_else(memory_exhausted)?);
             bytes.reserve_exact(room - bytes.len());
         }
         bytes.extend_from_slice(&data);
@@ -393,7 +428,7 @@ async fn fill(
     Ok((bytes, reserved))
 }
 
-/// An error with its chain of causes.
+/// Formats an error with its chain of causes.
 pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -405,7 +440,7 @@ pub(super) fn causes(error: &dyn std::error::Error) -> String {
 }
 
 /// Whether a path matches a pattern. `*` stands for one or more characters without a slash.
-fn fits(pattern: &str, path: &str) -> bool {
+fn matches_path(pattern: &str, path: &str) -> bool {
     let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
     loop {
         match (patterns.next(), parts.next()) {
@@ -428,11 +463,11 @@ fn fits(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// A refusal in the API's own error format.
-fn said(answer: &Answer, content_type: &str, line: &str) -> Response<Carried> {
+/// Builds a response in the API's own error format, as the policy's template says.
+fn error_response(answer: &Answer, content_type: &str, line: &str) -> Response<ProxiedBody> {
     let message = serde_json::Value::from(line).to_string();
     let body = answer.body.replace("{message}", &message).replace("{text}", line);
-    let mut response = Response::new(Carried::words(body));
+    let mut response = Response::new(ProxiedBody::message(body));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::FORBIDDEN);
     if let Ok(value) = HeaderValue::from_str(content_type) {
         response.headers_mut().insert(CONTENT_TYPE, value);
@@ -440,58 +475,59 @@ fn said(answer: &Answer, content_type: &str, line: &str) -> Response<Carried> {
     response
 }
 
-/// A forwarded request without a response yet. If the run disconnects first, the tokens are counted all the same.
-struct Waiting<'a> {
-    task_store: Rc<ProxyState>,
-    admitted: &'a Admitted,
+/// A forwarded request without a response yet. If the run disconnects first, dropping this adds an estimate of the
+/// input tokens to the budget.
+struct PendingRequest<'a> {
+    state: Rc<ProxyState>,
+    checked: &'a CheckedRequest,
     is_over: bool,
 }
 
-impl Waiting<'_> {
-    async fn over<T>(mut self, sent: impl Future<Output = T>) -> T {
+impl PendingRequest<'_> {
+    async fn completed<T>(mut self, sent: impl Future<Output = T>) -> T {
         let result = sent.await;
         self.is_over = true;
         result
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        if !self.is_over && self.admitted.counts {
-            let input = self.admitted.asked_bytes as u64 / BYTES_OF_A_TOKEN;
+        if !self.is_over && self.checked.counts {
+            let input = self.checked.request_bytes as u64 / BYTES_PER_TOKEN;
             let used = Tokens { input, ..Tokens::default() };
-            self.task_store.budget.add(self.admitted.model.as_deref(), used, true);
+            self.state.budget.add_usage(self.checked.model.as_deref(), used, true);
         }
     }
 }
 
-/// A response on its way to the run.
-struct Answered {
+/// Scans, counts and filters a response on its way to the run.
+struct ResponseObserver {
     scanner: Option<Scanner>,
-    /// Memory reserved for the scanner, and its size.
-    reserved: Option<Reserved>,
+    /// Memory reserved for the scanner; `held` is its size in bytes.
+    reserved: Option<Reservation>,
     held: usize,
-    /// Removes the key from the body.
-    cutter: Option<Cutter>,
-    admitted: Admitted,
+    /// Overwrites the key in the body.
+    key_masker: Option<KeyMasker>,
+    checked: CheckedRequest,
     seen: usize,
-    meter: Rc<ByteCounter>,
-    task_store: Rc<ProxyState>,
-    visitor: Peer,
+    byte_counter: Rc<ByteCounter>,
+    state: Rc<ProxyState>,
+    peer: Peer,
     gateway: String,
     what: String,
     status: StatusCode,
     began: std::time::Instant,
 }
 
-impl Watch for Answered {
-    fn see(&mut self, bytes: &[u8]) -> bool {
+impl BodyObserver for ResponseObserver {
+    fn observe(&mut self, bytes: &[u8]) -> bool {
         self.seen += bytes.len();
         if let Some(scanner) = &mut self.scanner {
             let wanted = scanner.held() + bytes.len();
-            if wanted > self.held.max(FREE_OF_CHARGE) {
+            if wanted > self.held.max(UNRESERVED_SCANNER_BYTES) {
                 let more = wanted.max(self.held * 2) - self.held;
-                match (self.task_store.memory.try_reserve(more), &mut self.reserved) {
+                match (self.state.memory.try_reserve(more), &mut self.reserved) {
                     // Out of memory: the usage is estimated instead.
                     (None, _) => scanner.give_up(),
                     (Some(part), reserved) => {
@@ -505,32 +541,32 @@ impl Watch for Answered {
             }
             scanner.feed(bytes);
         }
-        self.meter.down(bytes.len())
+        self.byte_counter.count_received(bytes.len())
     }
 
-    fn pass(&mut self, bytes: Bytes) -> Bytes {
-        match &mut self.cutter {
-            Some(cutter) => cutter.feed(bytes),
+    fn bytes_to_send(&mut self, bytes: Bytes) -> Bytes {
+        match &mut self.key_masker {
+            Some(key_masker) => key_masker.feed(bytes),
             None => bytes,
         }
     }
 
-    fn rest(&mut self) -> Bytes {
-        self.cutter.as_mut().map(Cutter::rest).unwrap_or_default()
+    fn remaining_bytes(&mut self) -> Bytes {
+        self.key_masker.as_mut().map(KeyMasker::finish).unwrap_or_default()
     }
 
-    fn held(&self) -> usize {
-        self.cutter.as_ref().map_or(0, Cutter::held)
+    fn held_bytes(&self) -> usize {
+        self.key_masker.as_ref().map_or(0, KeyMasker::held)
     }
 
     fn passes_trailers(&self) -> bool {
-        self.cutter.is_none()
+        self.key_masker.is_none()
     }
 
-    fn end(&mut self, is_whole: bool) {
-        if let Some(cutter) = self.cutter.as_ref().filter(|cutter| cutter.count > 0) {
-            let text = format!("{} repeated its key in an answer; it was cut out", self.gateway);
-            self.task_store.recorder.record(EventType::Note, &text, &json!({ "times": cutter.count }));
+    fn finish(&mut self, is_whole: bool) {
+        if let Some(key_masker) = self.key_masker.as_ref().filter(|key_masker| key_masker.count > 0) {
+            let text = format!("the API of gateway {} sent its key back; guard overwrote it", self.gateway);
+            self.state.recorder.record(EventType::Note, &text, &json!({ "times": key_masker.count }));
         }
         let mut tokens = None;
         if let Some(scanner) = self.scanner.take()
@@ -540,21 +576,21 @@ impl Watch for Answered {
             // The response did not report its usage or was cut off: estimate it.
             let is_estimate = !could_read || used.input + used.output == 0;
             if is_estimate {
-                used.input = used.input.max(self.admitted.asked_bytes as u64 / BYTES_OF_A_TOKEN);
+                used.input = used.input.max(self.checked.request_bytes as u64 / BYTES_PER_TOKEN);
                 used.output = used.output.max(self.seen as u64 / 16);
             }
-            self.task_store.budget.add(self.admitted.model.as_deref(), used, is_estimate);
+            self.state.budget.add_usage(self.checked.model.as_deref(), used, is_estimate);
             tokens = Some(
                 json!({ "input": used.input, "output": used.output, "cached": used.cached, "estimated": is_estimate }),
             );
         }
         let data = json!({
-            "gateway": self.gateway, "pid": self.visitor.tid, "what": self.what, "model": self.admitted.model,
-            "status": self.status.as_u16(), "bytes_up": self.admitted.asked_bytes, "bytes_down": self.seen,
+            "gateway": self.gateway, "pid": self.peer.tid, "what": self.what, "model": self.checked.model,
+            "status": self.status.as_u16(), "bytes_up": self.checked.request_bytes, "bytes_down": self.seen,
             "milliseconds": u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX), "tokens": tokens, "whole": is_whole,
         });
         let message = format!("{} → {}", self.what, self.status.as_u16());
-        self.task_store.recorder.record(EventType::GatewayRequest, &message, &data);
+        self.state.recorder.record(EventType::GatewayRequest, &message, &data);
     }
 }
 
@@ -575,7 +611,7 @@ mod tests {
             ("/v1/messages", "/v1/messages", true),
             ("/v1/messages", "/v1/messages2", false),
         ] {
-            assert_eq!(fits(pattern, path), fits_it, "{pattern} {path}");
+            assert_eq!(matches_path(pattern, path), fits_it, "{pattern} {path}");
         }
     }
 }

@@ -5,18 +5,18 @@ use std::collections::HashMap;
 
 use crate::outcome::HostTraffic;
 
-/// Limit on rows; further hosts share one row.
+/// Limit on rows; all further hosts share the row `(others)`.
 const MOST_ROWS: usize = 1000;
 
-/// The rows of a run.
+/// Traffic per host and port, shared by all connections of a run.
 #[derive(Debug, Default)]
 pub(super) struct HostStats {
     rows: RefCell<HashMap<(String, u16), HostTraffic>>,
 }
 
 impl HostStats {
-    /// Updates the row of a host.
-    pub(super) fn note(&self, host: &str, port: u16, change: impl FnOnce(&mut HostTraffic)) {
+    /// Applies `change` to the row of a host, which is created if it is missing.
+    pub(super) fn update(&self, host: &str, port: u16, change: impl FnOnce(&mut HostTraffic)) {
         let mut rows = self.rows.borrow_mut();
         let key = (host.to_string(), port);
         let key =

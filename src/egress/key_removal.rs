@@ -1,37 +1,37 @@
-//! Removes an API key from responses, however the bytes are split.
+//! Overwrites an API key in responses, even if it is split across chunks.
 //!
 //! An API, or a proxy in front of it, may echo the key: in an error message, a debugging header, a page that repeats
-//! the request. The key is overwritten with asterisks, so that lengths do not change. The easily reversible encodings
-//! (percent, hexadecimal, base64) are removed too. Only bytes at the end of a chunk that could start such a form are
-//! held back, so event streams pass without delay.
+//! the request. The masker replaces it with asterisks, so that lengths do not change. It also finds the key in easily
+//! reversible encodings (percent, hexadecimal, base64). It holds back only bytes at the end of a chunk that could be
+//! the start of the key, so event streams pass without delay.
 
 use hyper::body::Bytes;
 
 use crate::transcript::base64;
 
-/// Shorter keys are not removed: they are words such as `none`, which occur in many responses.
-const SHORTEST: usize = 12;
-/// Shorter base64 fragments could be anything.
+/// Shorter keys are not overwritten: they are words such as `none`, which occur in many responses.
+const SHORTEST_KEY: usize = 12;
+/// Shorter encoded forms would match unrelated text.
 const SHORTEST_ENCODED: usize = 12;
 
-/// The byte sequences to remove.
-pub struct Forms {
+/// The byte sequences to overwrite: the key itself and its encodings.
+pub struct KeyForms {
     forms: Vec<Vec<u8>>,
-    /// First bytes of the forms.
+    /// Which bytes a form can begin with.
     begins: [bool; 256],
 }
 
-impl Forms {
-    /// The forms of a key; `None` if the key is too short to be distinguished from other words.
-    pub fn of(key: &[u8]) -> Option<Self> {
-        if key.len() < SHORTEST {
+impl KeyForms {
+    /// Computes the forms of a key; `None` if the key is too short to be distinguished from ordinary words.
+    pub fn new(key: &[u8]) -> Option<Self> {
+        if key.len() < SHORTEST_KEY {
             return None;
         }
         let mut forms = vec![key.to_vec(), hex(key, b"0123456789abcdef"), hex(key, b"0123456789ABCDEF")];
         forms.extend([percent(key, b"0123456789ABCDEF"), percent(key, b"0123456789abcdef")]);
         for before in 0..3 {
             let encoded = inner_base64(key, before);
-            forms.push(encoded.iter().map(|&letter| url_safe(letter)).collect());
+            forms.push(encoded.iter().map(|&letter| to_url_safe(letter)).collect());
             forms.push(encoded);
         }
         forms.retain(|form| form.len() >= SHORTEST_ENCODED);
@@ -45,15 +45,15 @@ impl Forms {
         Some(Self { forms, begins })
     }
 
-    /// Overwrites every form in a complete text. Returns whether there was one.
-    pub fn cut_whole(&self, text: &mut [u8]) -> bool {
-        let (_, count) = self.cut(text, true);
+    /// Overwrites every form in a complete text. Returns whether it found any.
+    pub fn mask_all(&self, text: &mut [u8]) -> bool {
+        let (_, count) = self.mask(text, true);
         count > 0
     }
 
     /// Overwrites every form. Returns the offset from which the rest could be the start of a form, and the number of
-    /// forms found.
-    fn cut(&self, text: &mut [u8], is_last: bool) -> (usize, u64) {
+    /// forms it found. With `is_last`, no more text follows.
+    fn mask(&self, text: &mut [u8], is_last: bool) -> (usize, u64) {
         let (mut at, mut count) = (0, 0);
         while at < text.len() {
             let rest = &text[at..];
@@ -95,7 +95,7 @@ fn percent(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
     text
 }
 
-/// The base64 characters that depend only on the key, when `before` bytes of its first group precede it.
+/// The base64 characters that depend only on the key, if `before` other bytes share its first group of three.
 fn inner_base64(key: &[u8], before: usize) -> Vec<u8> {
     let mut bytes = vec![0; before];
     bytes.extend_from_slice(key);
@@ -106,7 +106,7 @@ fn inner_base64(key: &[u8], before: usize) -> Vec<u8> {
     letters[first..whole].to_vec()
 }
 
-fn url_safe(letter: u8) -> u8 {
+fn to_url_safe(letter: u8) -> u8 {
     match letter {
         b'+' => b'-',
         b'/' => b'_',
@@ -114,18 +114,18 @@ fn url_safe(letter: u8) -> u8 {
     }
 }
 
-/// Removes the key from one response.
-pub struct Cutter {
-    forms: std::rc::Rc<Forms>,
-    /// Bytes that could start a form.
+/// Overwrites the key in one response, chunk by chunk.
+pub struct KeyMasker {
+    forms: std::rc::Rc<KeyForms>,
+    /// Bytes held back because they could be the start of a form.
     held: Vec<u8>,
-    /// How many forms were removed.
+    /// How many forms were overwritten.
     pub count: u64,
 }
 
-impl Cutter {
-    /// Creates a cutter for one response.
-    pub fn new(forms: std::rc::Rc<Forms>) -> Self {
+impl KeyMasker {
+    /// Creates a masker for one response.
+    pub fn new(forms: std::rc::Rc<KeyForms>) -> Self {
         Self { forms, held: Vec::new(), count: 0 }
     }
 
@@ -143,16 +143,16 @@ impl Cutter {
         }
         let mut text = std::mem::take(&mut self.held);
         text.extend_from_slice(&bytes);
-        let (end, count) = self.forms.cut(&mut text, false);
+        let (end, count) = self.forms.mask(&mut text, false);
         self.count += count;
         self.held = text.split_off(end);
         text.into()
     }
 
     /// Returns the bytes held back, at the end of the response.
-    pub fn rest(&mut self) -> Bytes {
+    pub fn finish(&mut self) -> Bytes {
         let mut text = std::mem::take(&mut self.held);
-        let (_, count) = self.forms.cut(&mut text, true);
+        let (_, count) = self.forms.mask(&mut text, true);
         self.count += count;
         text.into()
     }
@@ -166,17 +166,17 @@ mod tests {
 
     const KEY: &str = "sk-key+0123456789/abcdef";
 
-    fn forms() -> Rc<Forms> {
-        Rc::new(Forms::of(KEY.as_bytes()).expect("it is long enough"))
+    fn forms() -> Rc<KeyForms> {
+        Rc::new(KeyForms::new(KEY.as_bytes()).expect("it is long enough"))
     }
 
-    fn cut(text: &str, piece: usize) -> String {
-        let mut cutter = Cutter::new(forms());
+    fn mask(text: &str, piece: usize) -> String {
+        let mut key_masker = KeyMasker::new(forms());
         let mut out = Vec::new();
         for bytes in text.as_bytes().chunks(piece) {
-            out.extend(cutter.feed(Bytes::copy_from_slice(bytes)));
+            out.extend(key_masker.feed(Bytes::copy_from_slice(bytes)));
         }
-        out.extend(cutter.rest());
+        out.extend(key_masker.finish());
         String::from_utf8(out).expect("it was text")
     }
 
@@ -184,17 +184,17 @@ mod tests {
     fn a_form_that_begins_another_is_cut_in_pieces_as_in_one() {
         // All forms of such a key in base64 begin alike.
         let key = [0xff; 12];
-        let forms = Rc::new(Forms::of(&key).expect("it is long enough"));
+        let forms = Rc::new(KeyForms::new(&key).expect("it is long enough"));
         for letters in 1..40 {
             let text = "_".repeat(letters);
             let mut whole = text.clone().into_bytes();
-            forms.cut_whole(&mut whole);
+            forms.mask_all(&mut whole);
             for piece in 1..40 {
-                let mut cutter = Cutter::new(Rc::clone(&forms));
+                let mut key_masker = KeyMasker::new(Rc::clone(&forms));
                 let pieces = text.as_bytes().chunks(piece);
                 let mut out: Vec<u8> =
-                    pieces.flat_map(|bytes| cutter.feed(Bytes::copy_from_slice(bytes))).collect();
-                out.extend(cutter.rest());
+                    pieces.flat_map(|bytes| key_masker.feed(Bytes::copy_from_slice(bytes))).collect();
+                out.extend(key_masker.finish());
                 assert_eq!(out, whole, "{letters} letters in pieces of {piece}");
             }
         }
@@ -208,18 +208,18 @@ mod tests {
             parts in proptest::collection::vec((0_usize..12, 0_usize..40), 0..12),
             piece in 1_usize..50,
         ) {
-            let Some(forms) = Forms::of(&key) else { return Ok(()) };
+            let Some(forms) = KeyForms::new(&key) else { return Ok(()) };
             let part = |(form, length): &(usize, usize)| {
                 let form = &forms.forms[form % forms.forms.len()];
                 form[..form.len().min(*length)].to_vec()
             };
             let body: Vec<u8> = parts.iter().flat_map(part).collect();
             let mut whole = body.clone();
-            forms.cut_whole(&mut whole);
-            let mut cutter = Cutter::new(Rc::new(forms));
+            forms.mask_all(&mut whole);
+            let mut key_masker = KeyMasker::new(Rc::new(forms));
             let mut out: Vec<u8> =
-                body.chunks(piece).flat_map(|bytes| cutter.feed(Bytes::copy_from_slice(bytes))).collect();
-            out.extend(cutter.rest());
+                body.chunks(piece).flat_map(|bytes| key_masker.feed(Bytes::copy_from_slice(bytes))).collect();
+            out.extend(key_masker.finish());
             proptest::prop_assert_eq!(out, whole);
         }
     }
@@ -230,7 +230,7 @@ mod tests {
         texts.push(KEY.bytes().map(|byte| format!("{byte:02X}")).collect());
         for text in &texts {
             for piece in 1..40 {
-                let done = cut(&format!("a{text}b"), piece);
+                let done = mask(&format!("a{text}b"), piece);
                 assert_eq!(done, format!("a{}b", "*".repeat(text.len())), "{piece}");
             }
         }
@@ -238,26 +238,26 @@ mod tests {
             for after in ["", "z", "yz"] {
                 let encoded = base64(format!("{before}{KEY}{after}").as_bytes());
                 for piece in [1, 5, 100] {
-                    let done = cut(&encoded, piece);
+                    let done = mask(&encoded, piece);
                     assert_eq!(done.len(), encoded.len());
                     assert!(done.matches('*').count() + 12 >= KEY.len() * 4 / 3, "{encoded} → {done}");
                 }
             }
         }
         // A start that does not continue, and a key directly after one.
-        assert_eq!(cut("sk-ke sk-keysk-key", 3), "sk-ke sk-keysk-key");
-        assert_eq!(cut(&format!("sk-ke{KEY}"), 4), format!("sk-ke{}", "*".repeat(KEY.len())));
+        assert_eq!(mask("sk-ke sk-keysk-key", 3), "sk-ke sk-keysk-key");
+        assert_eq!(mask(&format!("sk-ke{KEY}"), 4), format!("sk-ke{}", "*".repeat(KEY.len())));
     }
 
     #[test]
     fn nothing_is_held_back_that_cannot_be_the_key() {
-        let mut cutter = Cutter::new(forms());
+        let mut key_masker = KeyMasker::new(forms());
         for event in ["data: {\"text\":\"hello\"}\n\n", "data: sk-\n\n"] {
-            assert_eq!(cutter.feed(Bytes::from_static(event.as_bytes())), event);
-            assert_eq!(cutter.held(), 0);
+            assert_eq!(key_masker.feed(Bytes::from_static(event.as_bytes())), event);
+            assert_eq!(key_masker.held(), 0);
         }
-        assert_eq!(cutter.feed(Bytes::from_static(b"data: sk-key")), "data: ");
-        assert_eq!(cutter.rest(), "sk-key");
-        assert!(Forms::of(b"none").is_none());
+        assert_eq!(key_masker.feed(Bytes::from_static(b"data: sk-key")), "data: ");
+        assert_eq!(key_masker.finish(), "sk-key");
+        assert!(KeyForms::new(b"none").is_none());
     }
 }

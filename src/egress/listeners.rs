@@ -1,36 +1,36 @@
-//! The loopback ports a run may connect to, and the check of who connects.
+//! The loopback ports a run may connect to, and the check that a connection comes from the run.
 //!
-//! Every process on the machine can connect to a loopback port, other users' included, and a gateway adds a key to
-//! requests. So a listener accepts only connections that the supervisor has announced: it makes the run's connections
-//! itself and knows their local address.
+//! Every process on the machine can connect to a loopback port, also those of other users, and a gateway adds a key to
+//! requests. So a listener serves only connections that the supervisor has announced. The supervisor makes the run's
+//! connections itself, so it knows their local addresses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::synthetic_addresses::Names;
-use crate::policy::{Host, plain};
+use super::synthetic_addresses::SyntheticAddresses;
+use crate::policy::{Host, unmap_ipv4};
 
-/// Limit on announced connections that were never accepted. At the limit all of them are forgotten.
+/// Limit on announced connections that were never accepted. When it is reached, the registry forgets all of them.
 const MOST_ANNOUNCED: usize = 4096;
-/// How many refused hosts are counted individually.
+/// Limit on refused hosts in the statistics; further hosts are not counted.
 const MOST_REFUSED: usize = 1000;
 
-/// The client of a connection.
+/// The process of the run at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// The thread of the run that connected.
+    /// The id of the thread that connected.
     pub tid: i32,
 }
 
-/// What the client of a connection meant to connect to.
+/// What the peer of a connection wanted to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
-    /// The proxy or a gateway, by its port.
+    /// The proxy or a gateway: the listener it connected to.
     Listener,
     /// A DNS server.
     Lookup,
-    /// This host and port: the program does not use the proxy.
+    /// This host and port. The program does not use the proxy; the supervisor redirected the connection.
     Direct(Host, u16),
 }
 
@@ -40,13 +40,13 @@ pub struct PeerRegistry {
     /// The listening ports, the proxy's first.
     ports: Vec<u16>,
     announced: Mutex<HashMap<SocketAddr, (Peer, Purpose)>>,
-    /// Names that were looked up, with their synthetic addresses.
-    names: Mutex<Names>,
-    /// Hosts that the supervisor refused to connect to, with counts.
+    /// Names that the run has looked up, with their synthetic addresses.
+    names: Mutex<SyntheticAddresses>,
+    /// Host and port of connections that the supervisor refused, with their number.
     refused: Mutex<HashMap<(String, u16), u64>>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -61,15 +61,15 @@ impl PeerRegistry {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.first().copied().unwrap_or_default()))
     }
 
-    /// The synthetic address of a name; `None` if the run has looked up too many names.
+    /// The synthetic address of a name; `None` if the run has reached its limit of names.
     pub(super) fn address_of(&self, name: &str) -> Option<Ipv4Addr> {
-        locked(&self.names).address_of(name)
+        lock(&self.names).address_of(name)
     }
 
     /// The host an address stands for: a name if the address is synthetic, otherwise the address itself.
     pub fn host_at(&self, address: IpAddr) -> Host {
-        let address = plain(address);
-        match locked(&self.names).name_at(address) {
+        let address = unmap_ipv4(address);
+        match lock(&self.names).name_at(address) {
             Some(name) => Host::Name(name.to_string()),
             None => Host::Address(address),
         }
@@ -77,45 +77,45 @@ impl PeerRegistry {
 
     /// Counts a connection that the supervisor refused.
     pub fn count_refused(&self, host: &str, port: u16) {
-        let mut refused = locked(&self.refused);
+        let mut refused = lock(&self.refused);
         if refused.len() < MOST_REFUSED || refused.contains_key(&(host.to_string(), port)) {
             *refused.entry((host.to_string(), port)).or_default() += 1;
         }
     }
 
-    /// The refused connections: (host, port, count).
+    /// The connections that the supervisor refused: (host, port, count).
     pub fn refused(&self) -> Vec<(String, u16, u64)> {
-        let refused = locked(&self.refused);
+        let refused = lock(&self.refused);
         refused.iter().map(|((host, port), count)| (host.clone(), *port, *count)).collect()
     }
 
     /// Whether an address is one of the listeners.
-    pub fn lead_to(&self, to: SocketAddr) -> bool {
-        plain(to.ip()) == IpAddr::from([127, 0, 0, 1]) && self.ports.contains(&to.port())
+    pub fn is_listener(&self, to: SocketAddr) -> bool {
+        unmap_ipv4(to.ip()) == IpAddr::from([127, 0, 0, 1]) && self.ports.contains(&to.port())
     }
 
-    /// Connects for the run and announces the connection. `connect` returns its local address. The lock is held
-    /// meanwhile, so that the connection cannot be accepted before it is announced.
+    /// Runs `connect`, which connects for the run and returns the connection's local address, and announces the
+    /// connection. Holds the lock meanwhile, so that the listener cannot look up the connection before it is announced.
     pub fn announce<T>(
         &self,
-        visitor: Peer,
+        peer: Peer,
         purpose: Purpose,
         connect: impl FnOnce() -> (T, Option<SocketAddr>),
     ) -> T {
-        let mut announced = locked(&self.announced);
+        let mut announced = lock(&self.announced);
         let (result, from) = connect();
         if let Some(from) = from {
             if announced.len() >= MOST_ANNOUNCED {
                 announced.clear();
             }
-            announced.insert(SocketAddr::new(plain(from.ip()), from.port()), (visitor, purpose));
+            announced.insert(SocketAddr::new(unmap_ipv4(from.ip()), from.port()), (peer, purpose));
         }
         result
     }
 
-    /// Takes the announcement of an accepted connection: its client and purpose. `None` if it is not from the run.
-    pub(super) fn let_in(&self, from: SocketAddr) -> Option<(Peer, Purpose)> {
-        locked(&self.announced).remove(&SocketAddr::new(plain(from.ip()), from.port()))
+    /// Removes and returns the announcement of an accepted connection. `None` if the connection is not from the run.
+    pub(super) fn take_announced(&self, from: SocketAddr) -> Option<(Peer, Purpose)> {
+        lock(&self.announced).remove(&SocketAddr::new(unmap_ipv4(from.ip()), from.port()))
     }
 }
 
@@ -125,29 +125,30 @@ mod tests {
 
     #[test]
     fn only_the_announced_come_in_and_once() {
-        let doors = PeerRegistry::new(vec![4000]);
+        let peer_registry = PeerRegistry::new(vec![4000]);
         let address = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text}"));
         assert!(
-            doors.lead_to(address("127.0.0.1:4000")) && doors.lead_to(address("[::ffff:127.0.0.1]:4000"))
+            peer_registry.is_listener(address("127.0.0.1:4000"))
+                && peer_registry.is_listener(address("[::ffff:127.0.0.1]:4000"))
         );
         for other in ["127.0.0.1:4001", "127.0.0.2:4000", "[::1]:4000", "0.0.0.0:4000", "10.0.0.1:4000"] {
-            assert!(!doors.lead_to(address(other)), "{other}");
+            assert!(!peer_registry.is_listener(address(other)), "{other}");
         }
         let from = address("127.0.0.1:5000");
-        assert_eq!(doors.let_in(from), None);
-        doors.announce(Peer { tid: 7 }, Purpose::Lookup, || ((), Some(from)));
-        assert_eq!(doors.let_in(from), Some((Peer { tid: 7 }, Purpose::Lookup)));
-        assert_eq!(doors.let_in(from), None);
+        assert_eq!(peer_registry.take_announced(from), None);
+        peer_registry.announce(Peer { tid: 7 }, Purpose::Lookup, || ((), Some(from)));
+        assert_eq!(peer_registry.take_announced(from), Some((Peer { tid: 7 }, Purpose::Lookup)));
+        assert_eq!(peer_registry.take_announced(from), None);
     }
 
     #[test]
     fn refused_hosts_are_counted_up_to_a_bound() {
-        let doors = PeerRegistry::new(vec![4000]);
+        let peer_registry = PeerRegistry::new(vec![4000]);
         for number in 0..2 * MOST_REFUSED {
-            doors.count_refused(&format!("{number}.example"), 80);
+            peer_registry.count_refused(&format!("{number}.example"), 80);
         }
-        doors.count_refused("0.example", 80);
-        let refused = doors.refused();
+        peer_registry.count_refused("0.example", 80);
+        let refused = peer_registry.refused();
         assert_eq!(refused.len(), MOST_REFUSED);
         assert!(refused.contains(&("0.example".to_string(), 80, 2)));
     }

@@ -1,8 +1,8 @@
-//! Limits the memory of all requests in flight together, however many connections a run opens.
+//! Limits the total memory of all requests in flight, however many connections a run opens.
 //!
 //! A request with a known length reserves all of it before the first byte is read, and waits in order of arrival. It
-//! holds nothing while it waits, so requests cannot deadlock. A request of unknown length reserves more as it
-//! arrives. It never waits while it holds memory, and is refused if nothing is left.
+//! holds no memory while it waits, so requests cannot deadlock. A request of unknown length reserves more as data
+//! arrives. It never waits while it holds memory; the gateway refuses it if no memory is left.
 
 use std::sync::Arc;
 
@@ -10,34 +10,35 @@ use hyper::body::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes that all requests and responses of a run may hold together.
-pub(super) const MOST: usize = 128 << 20;
+pub(super) const MAX_BYTES: usize = 128 << 20;
 /// Granularity of reservations.
 const UNIT: usize = 1 << 10;
 
-/// The shared memory budget.
-pub(super) struct Memory {
+/// The memory that all requests of a run share.
+pub(super) struct MemoryBudget {
     free: Arc<Semaphore>,
 }
 
-impl Default for Memory {
+impl Default for MemoryBudget {
     fn default() -> Self {
-        Self::new(MOST)
+        Self::new(MAX_BYTES)
     }
 }
 
-impl Memory {
+impl MemoryBudget {
     fn new(most: usize) -> Self {
         Self { free: Arc::new(Semaphore::new(most / UNIT)) }
     }
 
-    /// Waits for a reservation. More than the whole budget would wait forever, so callers limit what they ask for.
-    pub(super) async fn reserve(&self, bytes: usize) -> Option<Reserved> {
-        self.free.clone().acquire_many_owned(units(bytes)).await.ok().map(Reserved)
+    /// Waits until this much memory is available. A caller must never request more than the whole budget: it would wait
+    /// forever.
+    pub(super) async fn reserve(&self, bytes: usize) -> Option<Reservation> {
+        self.free.clone().acquire_many_owned(units(bytes)).await.ok().map(Reservation)
     }
 
-    /// Reserves memory if it is available now.
-    pub(super) fn try_reserve(&self, bytes: usize) -> Option<Reserved> {
-        self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(Reserved)
+    /// Reserves memory if it is available now; never waits.
+    pub(super) fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
+        self.free.clone().try_acquire_many_owned(units(bytes)).ok().map(Reservation)
     }
 }
 
@@ -47,30 +48,30 @@ fn units(bytes: usize) -> u32 {
 
 /// A reservation, released on drop.
 #[derive(Debug)]
-pub(super) struct Reserved(OwnedSemaphorePermit);
+pub(super) struct Reservation(OwnedSemaphorePermit);
 
-impl Reserved {
+impl Reservation {
     /// Merges another reservation into this one.
     pub(super) fn add(&mut self, other: Self) {
         self.0.merge(other.0);
     }
 }
 
-/// A body with its reservation, released with the last reference to the bytes.
-struct Held {
+/// A body together with the reservation for its memory.
+struct ReservedBytes {
     bytes: Vec<u8>,
-    _reserved: Reserved,
+    _reserved: Reservation,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Wraps bytes so that they keep their reservation as long as they exist.
-pub(super) fn held(bytes: Vec<u8>, reserved: Reserved) -> Bytes {
-    Bytes::from_owner(Held { bytes, _reserved: reserved })
+/// Ties a reservation to bytes: it is released with the last reference to them.
+pub(super) fn with_reservation(bytes: Vec<u8>, reserved: Reservation) -> Bytes {
+    Bytes::from_owner(ReservedBytes { bytes, _reserved: reserved })
 }
 
 #[cfg(test)]
@@ -79,12 +80,12 @@ mod tests {
 
     #[test]
     fn what_is_dropped_is_there_again() {
-        let memory = Memory::new(10 * UNIT);
+        let memory = MemoryBudget::new(10 * UNIT);
         let mut first = memory.try_reserve(5 * UNIT).expect("there is room");
         assert!(memory.try_reserve(6 * UNIT).is_none());
         first.add(memory.try_reserve(5 * UNIT - 1).expect("there is room"));
         assert!(memory.try_reserve(1).is_none());
-        let bytes = held(vec![1, 2, 3], first);
+        let bytes = with_reservation(vec![1, 2, 3], first);
         let part = bytes.slice(1..2);
         drop(bytes);
         assert!(memory.try_reserve(1).is_none(), "a part of the bytes is still there");

@@ -1,17 +1,17 @@
-//! Connects the run to the network: judges requests by host, port and address, then carries, counts and records them.
+//! Connects the run to the network: judges requests by host, port and address, then forwards, counts and records them.
 //!
 //! ```text
 //!   run ──connect──► supervisor: only to a listener, and only for the run ──► listener (loopback)
-//!     proxy    CONNECT / http:// / SOCKS5 ─► judge name ─► resolve ─► judge address ─► (TLS name = asked name) ─► carry
+//!     proxy    CONNECT / http:// / SOCKS5 ─► judge name ─► resolve ─► judge address ─► (TLS name = judged name) ─► forward
 //!     lookup   DNS over TCP ─► judge name ─► a synthetic address for the name
-//!     direct   a connect to such an address ─► judged by name and port, carried like a proxy's tunnel or request
-//!     gateway  API call ─► method and path ─► budget ─► key added ─► TLS to the one upstream ─► carry, count tokens
+//!     direct   connect to such an address ─► judged by name and port, forwarded like a tunnel or request of the proxy
+//!     gateway  API call ─► method and path ─► budget ─► key added ─► TLS to the one upstream ─► forward, count tokens
 //! ```
 //!
-//! [`Client`] is for guard's own API requests on the user's behalf; it is not part of a run.
+//! [`Client`] sends guard's own API requests on the user's behalf. No run uses it.
 //!
-//! No process of the run reaches the network by itself: it may connect to the listeners opened here and to nothing
-//! else. One thread, outside the sandbox, serves them all. Every error is a refusal with an explanation.
+//! No process of the run reaches the network itself: the supervisor lets it connect to these listeners and to nothing
+//! else. One thread, outside the sandbox, serves all of them. Every error becomes a refusal with an explanation.
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -37,9 +37,9 @@ mod tunnel;
 mod upstream;
 
 pub use budget::{Budget, Spent};
-pub use client::{Asked, Client, ClientError, Question};
-pub use dial::{CompanyProxy, ProxyError};
+pub use client::{ApiRequest, ApiResponse, Client, ClientError};
+pub use dial::{ProxyError, UpstreamProxy};
 pub use gateway::GatewayPlan;
 pub use listeners::{Peer, PeerRegistry, Purpose};
-pub use server::{Bounds, Door, Handle, OpenedListeners, ProxyConfig, Traffic, start};
+pub use server::{BoundListener, Bounds, Handle, ListenerKind, ProxyConfig, Traffic, start};
 pub use upstream::{Upstream, UpstreamError};

@@ -1,8 +1,7 @@
-//! Inspects the JSON body of a gateway request: which model it names, and whether it would make the API fetch
-//! something.
+//! Inspects the JSON body of a gateway request: which model it names, and whether it uses a forbidden key, URL or tool.
 //!
-//! In go the body and the gateway's rules, out come the model and the reason for a refusal. A body that is not valid
-//! JSON is an error, and JSON that servers could read in different ways is refused.
+//! Input is the body and the gateway's rules, output is the model and the reason for a refusal. A body that is not
+//! valid JSON is an error. So is JSON that servers could read in different ways.
 
 use std::fmt;
 
@@ -10,24 +9,24 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use crate::policy::{Forbid, ToolRules};
 
-/// How many characters of a tool's type a refusal repeats.
-const LONGEST_KIND: usize = 80;
+/// How many characters of a tool's type a refusal quotes.
+const MAX_SHOWN_KIND: usize = 80;
 /// Size limit of a model's name.
-const LONGEST_MODEL: usize = 256;
+const MAX_MODEL_NAME: usize = 256;
 
 /// The result of an inspection.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Inspection {
     /// The model, if the body names one.
     pub(super) model: Option<String>,
-    /// Why the request is refused.
+    /// Why the request must be refused; `None` if the rules allow it.
     pub(super) forbidden: Option<String>,
 }
 
-/// What to check a body for.
+/// The rules of a gateway about request bodies.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'r> {
-    /// The key that names the model.
+    /// The top-level key that names the model.
     pub(super) model_key: Option<&'r str>,
     /// Forbidden keys and values.
     pub(super) forbid: &'r [Forbid],
@@ -35,18 +34,18 @@ pub(super) struct Rules<'r> {
     pub(super) tools: Option<&'r ToolRules>,
 }
 
-/// Inspects a body. A body that is not valid JSON is an error, and the request is refused.
-pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Found, String> {
-    let mut found = Found::default();
-    let look = Look { rules, found: &mut found, rule: None, key: None, place: Place::Top };
+/// Inspects a body. Returns an error if it is not valid JSON; the gateway then refuses the request.
+pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Inspection, String> {
+    let mut found = Inspection::default();
+    let visitor = BodyVisitor { rules, found: &mut found, rule: None, key: None, role: ValueRole::Top };
     let mut reader = serde_json::Deserializer::from_slice(body);
-    look.deserialize(&mut reader).and_then(|()| reader.end()).map_err(|error| error.to_string())?;
+    visitor.deserialize(&mut reader).and_then(|()| reader.end()).map_err(|error| error.to_string())?;
     Ok(found)
 }
 
-/// Whether some server could treat two keys as equal: ignoring case, including two Unicode letters that fold to
-/// ASCII.
-fn is_alike(key: &str, known: &str) -> bool {
+/// Whether some server could treat two keys as equal: it may ignore case, also of the two Unicode letters that fold to
+/// ASCII letters.
+fn may_be_same_key(key: &str, known: &str) -> bool {
     let plain = |letter: char| match letter {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
@@ -57,7 +56,7 @@ fn is_alike(key: &str, known: &str) -> bool {
 
 /// The role of a value in the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ValueRole {
     /// The whole body.
     Top,
     /// A tool or a list of tools.
@@ -69,56 +68,56 @@ enum Place {
     Other,
 }
 
-struct Look<'l> {
+struct BodyVisitor<'l> {
     rules: Rules<'l>,
-    found: &'l mut Found,
-    /// The rule that forbids URLs in this value, and the value's key.
+    found: &'l mut Inspection,
+    /// The rule that forbids URLs in this value; `key` is the key it applies to.
     rule: Option<&'l Forbid>,
     key: Option<String>,
-    place: Place,
+    role: ValueRole,
 }
 
-impl Look<'_> {
-    fn forbidden(&mut self, rule: &Forbid, key: &str) {
-        self.found
-            .forbidden
-            .get_or_insert_with(|| format!("`{key}` is not allowed in a request. {}", rule.reason));
+impl BodyVisitor<'_> {
+    fn forbid(&mut self, rule: &Forbid, key: &str) {
+        self.found.forbidden.get_or_insert_with(|| {
+            format!("The key `{key}` is not allowed in a request body. {}", rule.reason)
+        });
     }
 
-    /// Checks a tool of this type.
-    fn tool(&mut self, kind: Option<&str>) {
+    /// Checks a tool of this type; `None` if the tool has none.
+    fn check_tool(&mut self, kind: Option<&str>) {
         let Some(rules) = self.rules.tools else { return };
         let passes = kind.map_or(rules.without_kind, |kind| rules.allows(kind));
         if !passes {
-            let kind: String = kind.unwrap_or("without a kind").chars().take(LONGEST_KIND).collect();
-            let told = || format!("The tool `{kind}` is not allowed in a request. {}", rules.reason);
-            self.found.forbidden.get_or_insert_with(told);
+            let kind: String = kind.unwrap_or("(no type)").chars().take(MAX_SHOWN_KIND).collect();
+            let reason = || format!("A tool of type `{kind}` is not allowed in a request. {}", rules.reason);
+            self.found.forbidden.get_or_insert_with(reason);
         }
     }
 
-    fn text(&mut self, text: &str) {
-        match self.place {
-            Place::Kind => self.tool(Some(text)),
+    fn check_string(&mut self, text: &str) {
+        match self.role {
+            ValueRole::Kind => self.check_tool(Some(text)),
             // A string in place of a tool: its meaning depends on the API, so treat it as a tool type.
-            Place::Tools => self.tool(Some(text)),
-            Place::Top | Place::Items | Place::Other => {}
+            ValueRole::Tools => self.check_tool(Some(text)),
+            ValueRole::Top | ValueRole::Items | ValueRole::Other => {}
         }
         let is_address = text.contains("://") || text.starts_with("//");
         if let Some(rule) = self.rule.filter(|_| is_address && !text.starts_with("data:")) {
             let key = self.key.clone().unwrap_or_default();
-            self.forbidden(rule, &key);
+            self.forbid(rule, &key);
         }
     }
 
-    /// Handles a number or boolean.
-    fn plain(&mut self) {
-        if matches!(self.place, Place::Kind | Place::Tools) {
-            self.tool(Some("that is no object"));
+    /// Checks a value that is no string where a tool or its type is expected.
+    fn check_scalar(&mut self) {
+        if matches!(self.role, ValueRole::Kind | ValueRole::Tools) {
+            self.check_tool(Some("(not an object)"));
         }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Look<'_> {
+impl<'de> DeserializeSeed<'de> for BodyVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -126,7 +125,7 @@ impl<'de> DeserializeSeed<'de> for Look<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Look<'_> {
+impl<'de> Visitor<'de> for BodyVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -134,108 +133,113 @@ impl<'de> Visitor<'de> for Look<'_> {
     }
 
     fn visit_bool<E: Error>(mut self, _: bool) -> Result<(), E> {
-        self.plain();
+        self.check_scalar();
         Ok(())
     }
 
     fn visit_i64<E: Error>(mut self, _: i64) -> Result<(), E> {
-        self.plain();
+        self.check_scalar();
         Ok(())
     }
 
     fn visit_u64<E: Error>(mut self, _: u64) -> Result<(), E> {
-        self.plain();
+        self.check_scalar();
         Ok(())
     }
 
     fn visit_f64<E: Error>(mut self, _: f64) -> Result<(), E> {
-        self.plain();
+        self.check_scalar();
         Ok(())
     }
 
     fn visit_unit<E: Error>(mut self) -> Result<(), E> {
         // `null` tools are fine; a `null` type is not.
-        if self.place == Place::Kind {
-            self.plain();
+        if self.role == ValueRole::Kind {
+            self.check_scalar();
         }
         Ok(())
     }
 
     fn visit_str<E: Error>(mut self, text: &str) -> Result<(), E> {
-        self.text(text);
+        self.check_string(text);
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<(), A::Error> {
-        if self.place == Place::Kind {
-            self.plain();
+        if self.role == ValueRole::Kind {
+            self.check_scalar();
         }
-        let Look { rules, found, rule, key, place } = self;
-        let place = if matches!(place, Place::Tools | Place::Items) { place } else { Place::Other };
+        let BodyVisitor { rules, found, rule, key, role } = self;
+        let role = if matches!(role, ValueRole::Tools | ValueRole::Items) { role } else { ValueRole::Other };
         loop {
-            let look = Look { rules, found: &mut *found, rule, key: key.clone(), place };
-            if items.next_element_seed(look)?.is_none() {
+            let visitor = BodyVisitor { rules, found: &mut *found, rule, key: key.clone(), role };
+            if items.next_element_seed(visitor)?.is_none() {
                 return Ok(());
             }
         }
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<(), A::Error> {
-        if self.place == Place::Kind {
-            self.plain();
+        if self.role == ValueRole::Kind {
+            self.check_scalar();
         }
-        let (rules, rule, outer, place) = (self.rules, self.rule, self.key.take(), self.place);
+        let (rules, rule, outer, role) = (self.rules, self.rule, self.key.take(), self.role);
         let mut has_kind = false;
         while let Some(key) = entries.next_key::<String>()? {
-            if place == Place::Top && Some(key.as_str()) == rules.model_key {
+            if role == ValueRole::Top && Some(key.as_str()) == rules.model_key {
                 // Deserialize as a string only: a list of millions of items would take far more memory than its text.
                 let model: String = entries.next_value()?;
-                if model.len() > LONGEST_MODEL {
-                    return Err(A::Error::custom("the model's name is too long"));
+                if model.len() > MAX_MODEL_NAME {
+                    return Err(A::Error::custom("the model name is longer than 256 bytes"));
                 }
                 // If the key occurs twice, servers disagree on which one counts.
                 if self.found.model.replace(model).is_some() {
-                    return Err(A::Error::custom("the model is named twice"));
+                    return Err(A::Error::custom("it names the model twice"));
                 }
                 continue;
             }
-            let next = match (place, rules.tools) {
-                (Place::Top | Place::Items, Some(tools)) if is_alike(&key, &tools.key) => Place::Tools,
-                (Place::Top, Some(tools)) if tools.item_lists.iter().any(|list| is_alike(&key, list)) => {
-                    Place::Items
+            let next = match (role, rules.tools) {
+                (ValueRole::Top | ValueRole::Items, Some(tools)) if may_be_same_key(&key, &tools.key) => {
+                    ValueRole::Tools
                 }
-                (Place::Tools, Some(tools)) => match &tools.kind_key {
+                (ValueRole::Top, Some(tools))
+                    if tools.item_lists.iter().any(|list| may_be_same_key(&key, list)) =>
+                {
+                    ValueRole::Items
+                }
+                (ValueRole::Tools, Some(tools)) => match &tools.kind_key {
                     // Tools nested in a namespace.
-                    Some(_) if is_alike(&key, &tools.key) => Place::Tools,
-                    Some(kind_key) if is_alike(&key, kind_key) => {
+                    Some(_) if may_be_same_key(&key, &tools.key) => ValueRole::Tools,
+                    Some(kind_key) if may_be_same_key(&key, kind_key) => {
                         has_kind = true;
-                        Place::Kind
+                        ValueRole::Kind
                     }
-                    Some(_) => Place::Other,
+                    Some(_) => ValueRole::Other,
                     None => {
                         has_kind = true;
-                        self.tool(Some(&key));
-                        Place::Other
+                        self.check_tool(Some(&key));
+                        ValueRole::Other
                     }
                 },
-                _ => Place::Other,
+                _ => ValueRole::Other,
             };
-            let is_named = |rule: &&Forbid| rule.keys.iter().any(|known| is_alike(&key, known));
+            let is_named = |rule: &&Forbid| rule.keys.iter().any(|known| may_be_same_key(&key, known));
             let named = rules.forbid.iter().find(is_named);
-            let mut look = Look { rules, found: &mut *self.found, rule, key: outer.clone(), place: next };
+            let mut visitor =
+                BodyVisitor { rules, found: &mut *self.found, rule, key: outer.clone(), role: next };
             if let Some(named) = named {
                 if named.only_addresses {
-                    look.rule = Some(named);
-                    look.key = Some(key);
+                    visitor.rule = Some(named);
+                    visitor.key = Some(key);
                 } else {
-                    look.forbidden(named, &key);
+                    visitor.forbid(named, &key);
                 }
             }
-            entries.next_value_seed(look)?;
+            entries.next_value_seed(visitor)?;
         }
-        let says_kind = rules.tools.is_some_and(|tools| tools.kind_key.is_some());
-        if place == Place::Tools && says_kind && !has_kind {
-            self.tool(None);
+        let tools_have_kind = rules.tools.is_some_and(|tools| tools.kind_key.is_some());
+        if role == ValueRole::Tools && tools_have_kind && !has_kind {
+            self.check_tool(None);
         }
         Ok(())
     }
@@ -245,7 +249,7 @@ impl<'de> Visitor<'de> for Look<'_> {
 mod tests {
     use super::*;
 
-    fn look(body: &str) -> Result<Found, String> {
+    fn inspect_body(body: &str) -> Result<Inspection, String> {
         let gateway = crate::policy::gateway("openai").ok_or("no gateway")?;
         let mut forbid = gateway.forbid;
         forbid.extend(crate::policy::gateway("gemini").ok_or("no gateway")?.forbid);
@@ -263,17 +267,21 @@ mod tests {
             r#"{"messages":[{"content":[{"image_url":["HTTPS://evil.example/x"]}]}]}"#,
             r#"{"tools":[{"type":"mcp","server_url":"x"}]}"#,
         ] {
-            assert!(look(body).is_ok_and(|found| found.forbidden.is_some()), "{body}");
+            assert!(inspect_body(body).is_ok_and(|found| found.forbidden.is_some()), "{body}");
         }
         for body in [
             r#"{"model":"m","messages":[{"content":"see https://example.org"},{"image_url":{"url":"data:image/png;base64,AA"}}]}"#,
             r#"{"contents":[{"parts":[{"text":"urlContext"}]}],"tools":[{"googleSearch":{}}],"n":[1,-2,3.5,true,null]}"#,
         ] {
-            assert!(look(body).is_ok_and(|found| found.forbidden.is_none()), "{body}: {:?}", look(body));
+            assert!(
+                inspect_body(body).is_ok_and(|found| found.forbidden.is_none()),
+                "{body}: {:?}",
+                inspect_body(body)
+            );
         }
-        assert_eq!(look(r#"{"model":"m-1"}"#).map(|found| found.model), Ok(Some("m-1".to_string())));
+        assert_eq!(inspect_body(r#"{"model":"m-1"}"#).map(|found| found.model), Ok(Some("m-1".to_string())));
         for body in ["", "{", r#"{"model":1}"#, r#"{"model":"a","model":"b"}"#, "{}{}", r#"{"a":1"#] {
-            assert!(look(body).is_err(), "{body}");
+            assert!(inspect_body(body).is_err(), "{body}");
         }
     }
 }

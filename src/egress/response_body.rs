@@ -1,4 +1,4 @@
-//! HTTP bodies sent to the run: guard's own messages, or a server's response that is watched on its way.
+//! HTTP bodies in transit: guard's own messages, and bodies that are forwarded through an observer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,8 +8,8 @@ use hyper::ext::ReasonPhrase;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 
-/// Hop-by-hop headers, which concern one connection and not the message.
-const OF_A_CONNECTION: [HeaderName; 9] = [
+/// Headers that concern one connection and must not be forwarded.
+const HOP_BY_HOP_HEADERS: [HeaderName; 9] = [
     hyper::header::CONNECTION,
     hyper::header::PROXY_AUTHENTICATE,
     hyper::header::PROXY_AUTHORIZATION,
@@ -21,49 +21,49 @@ const OF_A_CONNECTION: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Observes a body as it passes.
-pub(super) trait Watch {
-    /// Sees the next bytes; `false` ends the body.
-    fn see(&mut self, bytes: &[u8]) -> bool;
-    /// Returns the part of these bytes to send now; the rest is held back.
-    fn pass(&mut self, bytes: Bytes) -> Bytes {
+/// Observes a forwarded body and can hold back or change its bytes.
+pub(super) trait BodyObserver {
+    /// Receives the next bytes. Returns `false` to end the body with an error.
+    fn observe(&mut self, bytes: &[u8]) -> bool;
+    /// Returns the bytes to send now. The observer may hold back the rest of `bytes`.
+    fn bytes_to_send(&mut self, bytes: Bytes) -> Bytes {
         bytes
     }
-    /// Returns the bytes held back, at the end of the body.
-    fn rest(&mut self) -> Bytes {
+    /// Returns all bytes still held back. Called at the end of the body.
+    fn remaining_bytes(&mut self) -> Bytes {
         Bytes::new()
     }
     /// The number of bytes held back.
-    fn held(&self) -> usize {
+    fn held_bytes(&self) -> usize {
         0
     }
     /// Whether trailers are forwarded too.
     fn passes_trailers(&self) -> bool {
         true
     }
-    /// Called once at the end; `is_whole` says whether the body was complete.
-    fn end(&mut self, is_whole: bool);
+    /// Called once at the end. `is_whole` says whether the whole body was forwarded.
+    fn finish(&mut self, is_whole: bool);
 }
 
 /// The body of a response or request in transit.
-pub(super) enum Carried {
-    /// A message from guard.
-    Words(Option<Bytes>),
-    /// A body from the other side.
-    Theirs { inner: Incoming, watch: Box<dyn Watch>, is_over: bool },
+pub(super) enum ProxiedBody {
+    /// A message that guard itself sends.
+    Message(Option<Bytes>),
+    /// A body that guard forwards from the client or the server.
+    Forwarded { inner: Incoming, observer: Box<dyn BodyObserver>, is_over: bool },
 }
 
-impl Carried {
-    pub(super) fn words(text: impl Into<Bytes>) -> Self {
-        Self::Words(Some(text.into()))
+impl ProxiedBody {
+    pub(super) fn message(text: impl Into<Bytes>) -> Self {
+        Self::Message(Some(text.into()))
     }
 
-    pub(super) fn theirs(inner: Incoming, watch: Box<dyn Watch>) -> Self {
-        Self::Theirs { inner, watch, is_over: false }
+    pub(super) fn forwarded(inner: Incoming, observer: Box<dyn BodyObserver>) -> Self {
+        Self::Forwarded { inner, observer, is_over: false }
     }
 }
 
-impl Body for Carried {
+impl Body for ProxiedBody {
     type Data = Bytes;
     type Error = std::io::Error;
 
@@ -72,10 +72,10 @@ impl Body for Carried {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
         match self.get_mut() {
-            Self::Words(bytes) => Poll::Ready(
+            Self::Message(bytes) => Poll::Ready(
                 bytes.take().filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))),
             ),
-            Self::Theirs { inner, watch, is_over } => loop {
+            Self::Forwarded { inner, observer, is_over } => loop {
                 let frame = match Pin::new(&mut *inner).poll_frame(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Some(Ok(frame))) => frame,
@@ -83,29 +83,29 @@ impl Body for Carried {
                         return Poll::Ready(Some(Err(std::io::Error::other(error))));
                     }
                     Poll::Ready(None) => {
-                        let rest = watch.rest();
+                        let rest = observer.remaining_bytes();
                         if !rest.is_empty() {
                             return Poll::Ready(Some(Ok(Frame::data(rest))));
                         }
                         if !std::mem::replace(is_over, true) {
-                            watch.end(true);
+                            observer.finish(true);
                         }
                         return Poll::Ready(None);
                     }
                 };
                 let bytes = match frame.into_data() {
                     Ok(bytes) => bytes,
-                    Err(trailers) if watch.passes_trailers() => return Poll::Ready(Some(Ok(trailers))),
+                    Err(trailers) if observer.passes_trailers() => return Poll::Ready(Some(Ok(trailers))),
                     Err(_) => continue,
                 };
-                if !watch.see(&bytes) {
-                    let error = std::io::Error::other("a limit of the policy is reached");
+                if !observer.observe(&bytes) {
+                    let error = std::io::Error::other("the run has reached a traffic limit of its policy");
                     return Poll::Ready(Some(Err(error)));
                 }
-                let mut bytes = watch.pass(bytes);
+                let mut bytes = observer.bytes_to_send(bytes);
                 // hyper does not poll again once the known length is reached, so send the held bytes now.
-                if inner.is_end_stream() && watch.held() > 0 {
-                    bytes = [bytes, watch.rest()].concat().into();
+                if inner.is_end_stream() && observer.held_bytes() > 0 {
+                    bytes = [bytes, observer.remaining_bytes()].concat().into();
                 }
                 if !bytes.is_empty() {
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
@@ -116,36 +116,38 @@ impl Body for Carried {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Words(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
-            Self::Theirs { inner, watch, .. } => inner.is_end_stream() && watch.held() == 0,
+            Self::Message(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
+            Self::Forwarded { inner, observer, .. } => inner.is_end_stream() && observer.held_bytes() == 0,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Words(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Theirs { inner, .. } => inner.size_hint(),
+            Self::Message(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Self::Forwarded { inner, .. } => inner.size_hint(),
         }
     }
 }
 
-impl Drop for Carried {
+impl Drop for ProxiedBody {
     fn drop(&mut self) {
-        if let Self::Theirs { watch, is_over: false, inner } = self {
+        if let Self::Forwarded { observer, is_over: false, inner } = self {
             // hyper does not poll again once the known length is reached, so the body may be complete here.
             let is_whole = inner.is_end_stream();
-            watch.end(is_whole);
+            observer.finish(is_whole);
         }
     }
 }
 
-/// A request body sent in pieces, because a TLS connection copies every piece it is given.
-pub(super) struct Pieces(pub(super) Bytes);
+/// A request body sent in chunks, because a TLS connection copies every chunk before it sends it.
+pub(super) struct ChunkedBody(pub(super) Bytes);
 
-/// Bytes per piece.
-const PIECE: usize = 64 << 10;
+/// Bytes per chunk.
+const CHUNK: usize = 64 << 10;
 
-impl Body for Pieces {
+impl Body for ChunkedBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -157,8 +159,8 @@ impl Body for Pieces {
         if rest.is_empty() {
             return Poll::Ready(None);
         }
-        let piece = rest.split_to(rest.len().min(PIECE));
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        let chunk = rest.split_to(rest.len().min(CHUNK));
+        Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -170,9 +172,9 @@ impl Body for Pieces {
     }
 }
 
-/// A response with a message from guard. The line is also the reason phrase, for clients that show nothing else.
-pub(super) fn words(status: StatusCode, rule: &str, line: &str) -> Response<Carried> {
-    let mut response = Response::new(Carried::words(format!("{line}\n")));
+/// A response with a message from guard. The line is also the HTTP reason phrase, because some clients show only that.
+pub(super) fn message_response(status: StatusCode, rule: &str, line: &str) -> Response<ProxiedBody> {
+    let mut response = Response::new(ProxiedBody::message(format!("{line}\n")));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -187,7 +189,7 @@ pub(super) fn words(status: StatusCode, rule: &str, line: &str) -> Response<Carr
 }
 
 /// Removes hop-by-hop headers, and those that a `Connection` header names.
-pub(super) fn strip(headers: &mut HeaderMap) {
+pub(super) fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(hyper::header::CONNECTION)
         .iter()
@@ -195,7 +197,7 @@ pub(super) fn strip(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
         .collect();
-    for name in named.iter().chain(&OF_A_CONNECTION) {
+    for name in named.iter().chain(&HOP_BY_HOP_HEADERS) {
         headers.remove(name);
     }
 }

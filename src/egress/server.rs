@@ -1,8 +1,8 @@
-//! The network thread: accepts connections on the listeners, identifies the client, and dispatches to the proxy, the
-//! DNS server or a gateway.
+//! The network thread: accepts connections on the listeners, identifies the peer, and passes each connection to the
+//! proxy, the DNS server or a gateway.
 //!
-//! It serves all connections of one run on a single-threaded runtime. It must never serve a client that the
-//! supervisor has not announced ([`PeerRegistry`]).
+//! It serves all connections of one run on a single-threaded runtime. It must never serve a connection that
+//! the supervisor has not announced ([`PeerRegistry`]).
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -27,75 +27,75 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
 use super::budget::{Budget, Spent};
-use super::dial::{CompanyProxy, Dialer};
-use super::gateway::{GatewayPlan, Service};
+use super::dial::{Dialer, UpstreamProxy};
+use super::gateway::{GatewayPlan, RunningGateway};
 use super::host_stats::HostStats;
 use super::listeners::{Peer, PeerRegistry, Purpose};
-use super::memory_budget::Memory;
-use super::response_body::Carried;
-use super::upstream::trust;
+use super::memory_budget::MemoryBudget;
+use super::response_body::ProxiedBody;
+use super::upstream::load_tls_config;
 use super::{dns, proxy, tunnel};
 use crate::decide::{NetworkRefusal, NetworkRules};
 use crate::outcome::HostTraffic;
 use crate::transcript::{EventType, Recorder};
 
 /// Default limit on simultaneous connections.
-const USUAL_CONNECTIONS: usize = 512;
-/// Descriptor limit that is enough for any policy.
-const ENOUGH_DESCRIPTORS: u64 = 1 << 18;
+const DEFAULT_MAX_CONNECTIONS: usize = 512;
+/// Upper bound for the raised descriptor limit; enough for any policy.
+const MAX_DESCRIPTORS: u64 = 1 << 18;
 /// Time limit for receiving request headers.
-const HEADERS: Duration = Duration::from_secs(30);
-/// Size limit of request headers, and of a connection's buffer.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Size limit of request headers, and of the read buffer of a connection.
 pub(super) const LARGEST_HEADERS: usize = 64 << 10;
 
 /// Network limits of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Simultaneous connections.
+    /// Maximum number of simultaneous connections.
     pub connections: Option<usize>,
-    /// Total bytes sent.
+    /// Maximum number of bytes that the run may send.
     pub upload: Option<u64>,
-    /// Total bytes received.
+    /// Maximum number of bytes that the run may receive.
     pub download: Option<u64>,
-    /// Transfer rate of both directions together.
+    /// Maximum transfer rate, both directions added.
     pub bytes_per_second: Option<u64>,
 }
 
 /// What a listener serves.
-pub enum Door {
+pub enum ListenerKind {
     /// The proxy, for every host that the rules allow.
     Proxy,
     /// The gateway to one API.
     Gateway(Box<GatewayPlan>),
 }
 
-/// A listening socket with what it serves.
-pub struct OpenedListeners {
-    /// What the socket serves.
-    pub door: Door,
+/// A bound loopback listener, which no thread serves yet.
+pub struct BoundListener {
+    /// The service behind the listener.
+    pub kind: ListenerKind,
     /// The listening socket.
     pub listener: StdListener,
 }
 
 /// Inputs of the network thread.
 pub struct ProxyConfig {
-    /// The listeners, the proxy first.
-    pub opened: Vec<OpenedListeners>,
-    /// The connections that the supervisor has announced.
-    pub doors: Arc<PeerRegistry>,
+    /// The listeners; the first is the proxy's.
+    pub listeners: Vec<BoundListener>,
+    /// The registry in which the supervisor announces the run's connections.
+    pub peer_registry: Arc<PeerRegistry>,
     /// The hosts that the run may reach.
     pub rules: Arc<NetworkRules>,
-    /// The upstream proxy of this machine.
-    pub proxy: CompanyProxy,
+    /// The upstream proxy of this machine, if one is configured.
+    pub proxy: UpstreamProxy,
     /// Network limits.
     pub bounds: Bounds,
     /// Model usage limits.
     pub budget: Budget,
     /// Receives an event for every request and refusal.
     pub recorder: Recorder,
-    /// Incremented with all traffic, so that a busy run does not count as idle.
+    /// Incremented with all traffic, so that guard does not end a run with traffic as idle.
     pub activity: Arc<AtomicU64>,
-    /// Set when a request was refused because a budget is used up. The run is then ended.
+    /// Set when a gateway refused a request because a budget is used up. guard then ends the run.
     pub exhausted: Arc<AtomicBool>,
 }
 
@@ -106,18 +106,18 @@ impl ProxyConfig {
     ///
     /// Panics if there are no listeners; every run has a proxy.
     pub fn proxy_listener(&self) -> BorrowedFd<'_> {
-        self.opened[0].listener.as_fd()
+        self.listeners[0].listener.as_fd()
     }
 }
 
-/// What a run transferred.
+/// Network statistics of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Traffic per host.
     pub rows: Vec<HostTraffic>,
     /// Model usage.
     pub spent: Spent,
-    /// How many refusals were recorded.
+    /// The number of refused connections and requests.
     pub refusals: u64,
 }
 
@@ -128,7 +128,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Stops the thread and closes every connection. Call it when no process of the run is left.
+    /// Stops the thread, closes every connection and returns the totals. Call it when no process of the run is left.
     pub fn finish(self) -> Traffic {
         let _ = self.end.send(());
         self.thread.join().unwrap_or_default()
@@ -136,7 +136,7 @@ impl Handle {
 }
 
 /// Starts the network thread.
-pub fn start(setting: ProxyConfig) -> io::Result<Handle> {
+pub fn start(config: ProxyConfig) -> io::Result<Handle> {
     let (end, ended) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -144,15 +144,15 @@ pub fn start(setting: ProxyConfig) -> io::Result<Handle> {
         .max_blocking_threads(16)
         .thread_name("lookup")
         .build()?;
-    make_room();
+    raise_descriptor_limit();
     let work = move || {
         // The thread needs no capabilities, even if root started guard.
         let _ = crate::sys::process::drop_effective_capabilities();
         let connections = LocalSet::new();
-        let task_store = connections.block_on(&runtime, serve(setting, ended));
+        let state = connections.block_on(&runtime, serve(config, ended));
         // Dropping the open connections counts and records them, so the totals are read afterwards.
         drop(connections);
-        let traffic = task_store.traffic();
+        let traffic = state.traffic();
         // Do not wait for DNS lookups that are still running.
         runtime.shutdown_background();
         traffic
@@ -161,21 +161,21 @@ pub fn start(setting: ProxyConfig) -> io::Result<Handle> {
     Ok(Handle { thread, end })
 }
 
-/// Raises the descriptor limit. A connection takes two descriptors and the usual limit is 1024, so the supervisor,
-/// which needs some for every reply, could run out. The run has already started and keeps its limit.
-fn make_room() {
+/// Raises the descriptor limit of this process. A connection takes two descriptors and the usual limit is 1024, so the
+/// supervisor, which needs some for every reply, could run out. The run has already started and keeps its own limit.
+fn raise_descriptor_limit() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
-    let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(ENOUGH_DESCRIPTORS)), hard);
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(MAX_DESCRIPTORS)), hard);
 }
 
 /// State shared by all connections of a run.
 pub(super) struct ProxyState {
     pub(super) dialer: Dialer,
-    pub(super) ledger: HostStats,
+    pub(super) host_stats: HostStats,
     pub(super) budget: Budget,
     pub(super) recorder: Recorder,
-    pub(super) memory: Memory,
-    doors: Arc<PeerRegistry>,
+    pub(super) memory: MemoryBudget,
+    peer_registry: Arc<PeerRegistry>,
     bounds: Bounds,
     activity: Arc<AtomicU64>,
     exhausted: Arc<AtomicBool>,
@@ -183,119 +183,128 @@ pub(super) struct ProxyState {
     up: Cell<u64>,
     down: Cell<u64>,
     refusals: Cell<u64>,
-    outsiders: Cell<u64>,
+    unknown_peers: Cell<u64>,
     /// The last refused DNS lookup.
     last_lookup: RefCell<Option<(Peer, String)>>,
-    /// When the bytes carried so far are due, according to the rate limit.
+    /// When the bytes forwarded so far may be complete under the rate limit.
     due: Cell<Option<Instant>>,
 }
 
 impl ProxyState {
     /// Records a refusal.
-    pub(super) fn refused(&self, visitor: Peer, host: &str, port: u16, what: &str, rule: &str, reason: &str) {
+    pub(super) fn refused(&self, peer: Peer, host: &str, port: u16, what: &str, rule: &str, reason: &str) {
         self.refusals.set(self.refusals.get() + 1);
-        self.ledger.note(host, port, |row| row.refused += 1);
-        let data = json!({ "pid": visitor.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason });
+        self.host_stats.update(host, port, |row| row.refused += 1);
+        let data = json!({ "pid": peer.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason });
         self.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 
-    /// Whether this refused lookup differs from the previous one in name or program.
-    pub(super) fn is_another_lookup(&self, visitor: Peer, name: &str) -> bool {
-        let now = (visitor, name.to_string());
+    /// Whether this refused lookup differs from the previous one in name or peer. Repeated ones are recorded once.
+    pub(super) fn is_new_refused_lookup(&self, peer: Peer, name: &str) -> bool {
+        let now = (peer, name.to_string());
         let before = self.last_lookup.replace(Some(now));
-        before.is_none_or(|(who, what)| who != visitor || what != name)
+        before.is_none_or(|(last_peer, last_name)| last_peer != peer || last_name != name)
     }
 
     /// The synthetic address of a name.
     pub(super) fn address_of(&self, name: &str) -> Option<std::net::Ipv4Addr> {
-        self.doors.address_of(name)
+        self.peer_registry.address_of(name)
     }
 
     fn traffic(&self) -> Traffic {
-        Traffic { rows: self.ledger.rows(), spent: self.budget.spent(), refusals: self.refusals.get() }
+        Traffic { rows: self.host_stats.rows(), spent: self.budget.spent(), refusals: self.refusals.get() }
     }
 
-    /// Requests the end of the run, because a budget is used up.
+    /// Makes guard end the run, because a budget is used up.
     pub(super) fn exhaust(&self) {
         self.exhausted.store(true, Ordering::Release);
     }
 
-    pub(super) fn meter(self: &Rc<Self>, host: &str, port: u16, visitor: Peer) -> Rc<ByteCounter> {
+    pub(super) fn new_byte_counter(self: &Rc<Self>, host: &str, port: u16, peer: Peer) -> Rc<ByteCounter> {
         Rc::new(ByteCounter {
-            task_store: self.clone(),
+            state: self.clone(),
             host: host.to_string(),
             port,
-            visitor,
+            peer,
             up: Cell::new(0),
             down: Cell::new(0),
             requests: Cell::new(0),
-            is_cut: Cell::new(false),
+            limit_reached: Cell::new(false),
         })
     }
 }
 
-/// Counts the bytes of one connection.
+/// Counts the bytes of one connection or request against the limits of the run, and adds them to the statistics on
+/// drop.
 pub(super) struct ByteCounter {
-    task_store: Rc<ProxyState>,
+    state: Rc<ProxyState>,
     host: String,
     port: u16,
-    visitor: Peer,
+    peer: Peer,
     up: Cell<u64>,
     down: Cell<u64>,
     requests: Cell<u64>,
-    is_cut: Cell<bool>,
+    limit_reached: Cell<bool>,
 }
 
 impl ByteCounter {
-    /// Counts bytes to be sent; `false` if that exceeds the limit.
-    pub(super) fn up(&self, count: usize) -> bool {
-        self.add(count, &self.up, &self.task_store.up, self.task_store.bounds.upload, "sent")
+    /// Counts bytes about to be sent. Returns `false`, and records a refusal, if they exceed the upload limit.
+    pub(super) fn count_sent(&self, count: usize) -> bool {
+        self.add(count, &self.up, &self.state.up, self.state.bounds.upload, "sent")
     }
 
-    /// Counts received bytes; `false` if that exceeds the limit.
-    pub(super) fn down(&self, count: usize) -> bool {
-        self.add(count, &self.down, &self.task_store.down, self.task_store.bounds.download, "received")
+    /// Counts received bytes. Returns `false`, and records a refusal, if they exceed the download limit.
+    pub(super) fn count_received(&self, count: usize) -> bool {
+        self.add(count, &self.down, &self.state.down, self.state.bounds.download, "received")
     }
 
     /// Takes back bytes that were not sent after all.
-    pub(super) fn unsent(&self, count: usize) {
+    pub(super) fn uncount_sent(&self, count: usize) {
         self.up.set(self.up.get().saturating_sub(count as u64));
-        self.task_store.up.set(self.task_store.up.get().saturating_sub(count as u64));
+        self.state.up.set(self.state.up.get().saturating_sub(count as u64));
     }
 
-    pub(super) fn request(&self) {
+    pub(super) fn count_request(&self) {
         self.requests.set(self.requests.get() + 1);
     }
 
     /// Bytes sent and received so far.
-    pub(super) fn moved(&self) -> (u64, u64) {
+    pub(super) fn totals(&self) -> (u64, u64) {
         (self.up.get(), self.down.get())
     }
 
-    /// The refusal, if a limit of the policy is reached.
-    pub(super) fn cut(&self) -> Option<NetworkRefusal> {
-        let reason = "A bound of the policy on what is sent or received is reached.";
-        self.is_cut.get().then(|| NetworkRefusal::new("network.limit", reason, ""))
+    /// The refusal to report, if this connection has reached a limit.
+    pub(super) fn limit_refusal(&self) -> Option<NetworkRefusal> {
+        let reason = "The run has reached the upload or download limit of its policy.";
+        self.limit_reached.get().then(|| NetworkRefusal::new("network.limit", reason, ""))
     }
 
-    fn add(&self, count: usize, own: &Cell<u64>, all: &Cell<u64>, limit: Option<u64>, word: &str) -> bool {
+    fn add(
+        &self,
+        count: usize,
+        own: &Cell<u64>,
+        all: &Cell<u64>,
+        limit: Option<u64>,
+        direction: &str,
+    ) -> bool {
         let count = count as u64;
         let total = all.get() + count;
         if let Some(limit) = limit.filter(|limit| total > *limit) {
-            if !self.is_cut.replace(true) {
-                let reason = format!("The policy's bound of {} MiB {word} is reached.", limit >> 20);
+            if !self.limit_reached.replace(true) {
+                let reason =
+                    format!("The run has reached the policy's limit of {} MiB {direction}.", limit >> 20);
                 let what = format!("{}:{}", self.host, self.port);
-                self.task_store.refused(self.visitor, &self.host, self.port, &what, "network.limit", &reason);
+                self.state.refused(self.peer, &self.host, self.port, &what, "network.limit", &reason);
             }
             return false;
         }
         own.set(own.get() + count);
         all.set(total);
-        self.task_store.activity.fetch_add(1, Ordering::Relaxed);
-        if let Some(speed) = self.task_store.bounds.bytes_per_second {
+        self.state.activity.fetch_add(1, Ordering::Relaxed);
+        if let Some(speed) = self.state.bounds.bytes_per_second {
             let now = Instant::now();
-            let from = self.task_store.due.get().map_or(now, |due| due.max(now));
-            self.task_store.due.set(Some(from + Duration::from_secs_f64(count as f64 / speed as f64)));
+            let from = self.state.due.get().map_or(now, |due| due.max(now));
+            self.state.due.set(Some(from + Duration::from_secs_f64(count as f64 / speed as f64)));
         }
         true
     }
@@ -304,7 +313,7 @@ impl ByteCounter {
     pub(super) async fn pace(&self) {
         // Sleep only if more than a little ahead.
         let ahead = Duration::from_millis(5);
-        if let Some(due) = self.task_store.due.get().filter(|due| *due > Instant::now() + ahead) {
+        if let Some(due) = self.state.due.get().filter(|due| *due > Instant::now() + ahead) {
             tokio::time::sleep_until(due.into()).await;
         }
     }
@@ -313,7 +322,7 @@ impl ByteCounter {
 impl Drop for ByteCounter {
     fn drop(&mut self) {
         let (up, down, requests) = (self.up.get(), self.down.get(), self.requests.get());
-        self.task_store.ledger.note(&self.host, self.port, |row| {
+        self.state.host_stats.update(&self.host, self.port, |row| {
             row.bytes_up += up;
             row.bytes_down += down;
             row.requests += requests;
@@ -321,17 +330,17 @@ impl Drop for ByteCounter {
     }
 }
 
-/// A slot of the connection limit, released on drop.
+/// Counts one connection against the connection limit until it is dropped.
 struct ConnectionPermit(Rc<ProxyState>);
 
 impl ConnectionPermit {
-    fn take(task_store: &Rc<ProxyState>) -> Option<Self> {
-        let most = task_store.bounds.connections.unwrap_or(USUAL_CONNECTIONS);
-        if task_store.open.get() >= most {
+    fn take(state: &Rc<ProxyState>) -> Option<Self> {
+        let most = state.bounds.connections.unwrap_or(DEFAULT_MAX_CONNECTIONS);
+        if state.open.get() >= most {
             return None;
         }
-        task_store.open.set(task_store.open.get() + 1);
-        Some(Self(task_store.clone()))
+        state.open.set(state.open.get() + 1);
+        Some(Self(state.clone()))
     }
 }
 
@@ -341,17 +350,17 @@ impl Drop for ConnectionPermit {
     }
 }
 
-async fn serve(setting: ProxyConfig, ended: oneshot::Receiver<()>) -> Rc<ProxyState> {
-    let ProxyConfig { opened, doors, rules, proxy, bounds, budget, recorder, activity, exhausted } = setting;
-    let port =
-        |opened: &OpenedListeners| opened.listener.local_addr().map(|address| address.port()).unwrap_or(0);
-    let task_store = Rc::new(ProxyState {
-        dialer: Dialer { rules, proxy, own_ports: opened.iter().map(port).collect() },
-        ledger: HostStats::default(),
+async fn serve(config: ProxyConfig, ended: oneshot::Receiver<()>) -> Rc<ProxyState> {
+    let ProxyConfig { listeners, peer_registry, rules, proxy, bounds, budget, recorder, activity, exhausted } =
+        config;
+    let port = |bound: &BoundListener| bound.listener.local_addr().map(|address| address.port()).unwrap_or(0);
+    let state = Rc::new(ProxyState {
+        dialer: Dialer { rules, proxy, listener_ports: listeners.iter().map(port).collect() },
+        host_stats: HostStats::default(),
         budget,
         recorder,
-        memory: Memory::default(),
-        doors,
+        memory: MemoryBudget::default(),
+        peer_registry,
         bounds,
         activity,
         exhausted,
@@ -359,125 +368,127 @@ async fn serve(setting: ProxyConfig, ended: oneshot::Receiver<()>) -> Rc<ProxySt
         up: Cell::new(0),
         down: Cell::new(0),
         refusals: Cell::new(0),
-        outsiders: Cell::new(0),
+        unknown_peers: Cell::new(0),
         last_lookup: RefCell::default(),
         due: Cell::new(None),
     });
     let wants_tls =
-        |opened: &OpenedListeners| matches!(&opened.door, Door::Gateway(plan) if plan.upstream.is_tls);
-    let trusted = match opened.iter().any(wants_tls).then(trust) {
-        Some(Ok(trusted)) => Some(trusted),
+        |bound: &BoundListener| matches!(&bound.kind, ListenerKind::Gateway(plan) if plan.upstream.is_tls);
+    let tls_config = match listeners.iter().any(wants_tls).then(load_tls_config) {
+        Some(Ok(tls_config)) => Some(tls_config),
         Some(Err(error)) => {
-            task_store.recorder.record(EventType::GatewayError, &error.to_string(), &json!({}));
+            state.recorder.record(EventType::GatewayError, &error.to_string(), &json!({}));
             None
         }
         None => None,
     };
-    for OpenedListeners { door, listener } in opened {
-        let behind = match door {
-            Door::Proxy => Behind::Proxy,
-            Door::Gateway(plan) => Behind::Gateway(Rc::new(Service::new(*plan, trusted.clone()))),
+    for BoundListener { kind, listener } in listeners {
+        let backend = match kind {
+            ListenerKind::Proxy => Backend::Proxy,
+            ListenerKind::Gateway(plan) => {
+                Backend::Gateway(Rc::new(RunningGateway::new(*plan, tls_config.clone())))
+            }
         };
         let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
         match listener {
             Ok(listener) => {
-                tokio::task::spawn_local(receive(listener, behind, task_store.clone()));
+                tokio::task::spawn_local(accept_connections(listener, backend, state.clone()));
             }
-            Err(error) => task_store.recorder.record(EventType::GatewayError, &error.to_string(), &json!({})),
+            Err(error) => state.recorder.record(EventType::GatewayError, &error.to_string(), &json!({})),
         }
     }
     // A dropped sender also means that the run is over.
     let _ = ended.await;
-    task_store
+    state
 }
 
 #[derive(Clone)]
-enum Behind {
+enum Backend {
     Proxy,
-    Gateway(Rc<Service>),
+    Gateway(Rc<RunningGateway>),
 }
 
-async fn receive(listener: TcpListener, behind: Behind, task_store: Rc<ProxyState>) {
+async fn accept_connections(listener: TcpListener, backend: Backend, state: Rc<ProxyState>) {
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             // Out of descriptors: wait until a connection closes.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        let Some((visitor, purpose)) = task_store.doors.let_in(from) else {
-            task_store.outsiders.set(task_store.outsiders.get() + 1);
-            if task_store.outsiders.get() <= 10 {
+        let Some((peer, purpose)) = state.peer_registry.take_announced(from) else {
+            state.unknown_peers.set(state.unknown_peers.get() + 1);
+            if state.unknown_peers.get() <= 10 {
                 let data = json!({ "from": from.to_string() });
-                task_store.recorder.record(
+                state.recorder.record(
                     EventType::NetworkOutsider,
-                    "somebody who is not of the run was turned away",
+                    "refused a connection from a process outside the run",
                     &data,
                 );
             }
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let Some(seat) = ConnectionPermit::take(&task_store) else {
-            task_store.refused(
-                visitor,
+        let Some(permit) = ConnectionPermit::take(&state) else {
+            state.refused(
+                peer,
                 "(any)",
                 0,
-                "one more connection",
+                "open another connection",
                 "network.limit",
-                "Too many connections at once.",
+                "The run has reached its limit of simultaneous connections.",
             );
             tokio::task::spawn_local(async move {
-                tunnel::say(&stream, b"HTTP/1.1 503 guard: too many connections at once\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
+                tunnel::send_briefly(&stream, b"HTTP/1.1 503 guard: too many connections at once\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await;
             });
             continue;
         };
-        let (behind, task_store) = (behind.clone(), task_store.clone());
+        let (backend, state) = (backend.clone(), state.clone());
         tokio::task::spawn_local(async move {
-            let seat = Rc::new(seat);
-            match (&behind, purpose) {
-                (Behind::Proxy, Purpose::Lookup) => dns::serve(stream, task_store, visitor).await,
-                (Behind::Proxy, Purpose::Direct(host, port)) => {
-                    proxy::direct(stream, task_store, visitor, seat, host, port).await;
+            let permit = Rc::new(permit);
+            match (&backend, purpose) {
+                (Backend::Proxy, Purpose::Lookup) => dns::serve(stream, state, peer).await,
+                (Backend::Proxy, Purpose::Direct(host, port)) => {
+                    proxy::direct(stream, state, peer, permit, host, port).await;
                 }
-                (Behind::Proxy | Behind::Gateway(_), _) => {
-                    handle(stream, behind, task_store, visitor, seat).await;
+                (Backend::Proxy | Backend::Gateway(_), _) => {
+                    serve_connection(stream, backend, state, peer, permit).await;
                 }
             }
         });
     }
 }
 
-/// Keeps the connection slot occupied while a tunnel outlives its request.
-pub(super) type Kept = Rc<dyn std::any::Any>;
+/// A shared [`ConnectionPermit`]. A tunnel keeps a copy, because it outlives the request that opened it.
+pub(super) type SharedPermit = Rc<dyn std::any::Any>;
 
-async fn handle(
+async fn serve_connection(
     stream: TcpStream,
-    behind: Behind,
-    task_store: Rc<ProxyState>,
-    visitor: Peer,
-    seat: Rc<ConnectionPermit>,
+    backend: Backend,
+    state: Rc<ProxyState>,
+    peer: Peer,
+    permit: Rc<ConnectionPermit>,
 ) {
-    if let Behind::Proxy = behind {
+    if let Backend::Proxy = backend {
         let mut first = [0u8; 1];
-        match tokio::time::timeout(HEADERS, stream.peek(&mut first)).await {
-            Ok(Ok(1..)) if first[0] == 5 => return proxy::socks(stream, task_store, visitor).await,
+        match tokio::time::timeout(HEADER_TIMEOUT, stream.peek(&mut first)).await {
+            Ok(Ok(1..)) if first[0] == 5 => return proxy::socks(stream, state, peer).await,
             Ok(Ok(1..)) => {}
             _ => return,
         }
     }
-    match behind {
-        Behind::Proxy => serve_session(stream, proxy::Session::new(task_store, visitor, seat)).await,
-        Behind::Gateway(service) => {
+    match backend {
+        Backend::Proxy => serve_session(stream, proxy::Session::new(state, peer, permit)).await,
+        Backend::Gateway(gateway) => {
             let answer = |request| {
-                let (service, task_store) = (service.clone(), task_store.clone());
-                async move { service.answer(task_store, visitor, request).await }
+                let (gateway, state) = (gateway.clone(), state.clone());
+                async move { gateway.answer(state, peer, request).await }
             };
             serve_http(stream, answer).await;
         }
     }
 }
 
-/// Serves HTTP requests with a proxy session.
+/// Serves the HTTP requests of one connection to the proxy.
 pub(super) async fn serve_session(stream: TcpStream, session: proxy::Session) {
     let session = Rc::new(session);
     serve_http(stream, |request| session.clone().answer(request)).await;
@@ -485,7 +496,7 @@ pub(super) async fn serve_session(stream: TcpStream, session: proxy::Session) {
 
 async fn serve_http<A>(stream: TcpStream, answer: impl Fn(Request<Incoming>) -> A)
 where
-    A: Future<Output = Response<Carried>> + 'static,
+    A: Future<Output = Response<ProxiedBody>> + 'static,
 {
     let service = service_fn(|request| {
         let answered = answer(request);
@@ -493,7 +504,7 @@ where
     });
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
+        .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(LARGEST_HEADERS)
         .half_close(true)
         .serve_connection(TokioIo::new(stream), service)

@@ -12,13 +12,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::policy::{Host, HostError, plain};
+use crate::policy::{Host, HostError, unmap_ipv4};
 
-/// Time limit of the handshake.
-const GREETING: Duration = Duration::from_secs(30);
+/// Time limit of the whole handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The requested destination: the parsed host, its text and the port.
-pub(super) type Asked = (Result<Host, HostError>, String, u16);
+pub(super) type Destination = (Result<Host, HostError>, String, u16);
 
 /// SOCKS reply codes.
 #[derive(Debug, Clone, Copy)]
@@ -30,17 +30,18 @@ pub(super) enum Code {
     NoSuchCommand = 7,
 }
 
-/// Sends a reply.
-pub(super) async fn answer(stream: &mut TcpStream, code: Code) -> std::io::Result<()> {
+/// Sends the reply to a request.
+pub(super) async fn send_reply(stream: &mut TcpStream, code: Code) -> std::io::Result<()> {
     stream.write_all(&[5, code as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }
 
-/// Performs the handshake and reads the request. `None` if it is not valid; an error reply was sent where possible.
-pub(super) async fn greet(stream: &mut TcpStream) -> Option<Asked> {
-    timeout(GREETING, talk(stream)).await.ok()?.ok().flatten()
+/// Performs the handshake and reads the request. `None` if the request is not valid; an error reply is sent if the
+/// protocol has one.
+pub(super) async fn handshake(stream: &mut TcpStream) -> Option<Destination> {
+    timeout(HANDSHAKE_TIMEOUT, exchange(stream)).await.ok()?.ok().flatten()
 }
 
-async fn talk(stream: &mut TcpStream) -> std::io::Result<Option<Asked>> {
+async fn exchange(stream: &mut TcpStream) -> std::io::Result<Option<Destination>> {
     let [version, methods] = [stream.read_u8().await?, stream.read_u8().await?];
     let mut offered = vec![0; usize::from(methods)];
     stream.read_exact(&mut offered).await?;
@@ -63,7 +64,7 @@ async fn talk(stream: &mut TcpStream) -> std::io::Result<Option<Asked>> {
             let mut bytes = [0; 16];
             stream.read_exact(&mut bytes).await?;
             let address = Ipv6Addr::from(bytes);
-            (Ok(Host::Address(plain(address.into()))), address.to_string())
+            (Ok(Host::Address(unmap_ipv4(address.into()))), address.to_string())
         }
         3 => {
             let length = stream.read_u8().await?;
@@ -73,13 +74,13 @@ async fn talk(stream: &mut TcpStream) -> std::io::Result<Option<Asked>> {
             (Host::parse(&text), text)
         }
         _ => {
-            answer(stream, Code::Failed).await?;
+            send_reply(stream, Code::Failed).await?;
             return Ok(None);
         }
     };
     let port = stream.read_u16().await?;
     if version != 5 || command != 1 {
-        answer(stream, Code::NoSuchCommand).await?;
+        send_reply(stream, Code::NoSuchCommand).await?;
         return Ok(None);
     }
     Ok(Some((host, text, port)))

@@ -1,7 +1,8 @@
 //! Maps names that the run has looked up to synthetic addresses and back.
 //!
-//! The run gets no real address, because it could not connect to one. Every name gets an address from 198.18.0.0/15,
-//! which is never routed. A connect to that address is judged and carried by the name.
+//! The run gets no real addresses, because it cannot connect to them anyway. Every name gets an address from
+//! 198.18.0.0/15, which is never routed. The supervisor translates a connect to that address back to the name, and the
+//! connection is judged and made by name.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,16 +12,16 @@ const NET: u32 = 0xc612_0000;
 /// Limit on names per run. A name has at most 253 bytes, so they take about two megabytes.
 const MOST_NAMES: usize = 4096;
 
-/// The names of one run.
+/// The names that one run has looked up, with their addresses.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct SyntheticAddresses {
     numbers: HashMap<String, u32>,
-    /// The names by number.
+    /// The names, in the order of their addresses.
     names: Vec<String>,
 }
 
-impl Names {
-    /// The address of a name, always the same; `None` if there are too many names.
+impl SyntheticAddresses {
+    /// The address of a name, which stays the same for the whole run; `None` if the run has reached its limit of names.
     pub(super) fn address_of(&mut self, name: &str) -> Option<Ipv4Addr> {
         let number = match self.numbers.get(name) {
             Some(number) => *number,
@@ -36,7 +37,7 @@ impl Names {
         Some(Ipv4Addr::from_bits(NET + 1 + number))
     }
 
-    /// The name of a synthetic address.
+    /// The name that a synthetic address stands for; `None` for all other addresses.
     pub(super) fn name_at(&self, address: IpAddr) -> Option<&str> {
         let IpAddr::V4(address) = address else { return None };
         let number = address.to_bits().checked_sub(NET + 1)?;
@@ -50,7 +51,7 @@ mod tests {
 
     #[test]
     fn every_name_has_an_address_of_its_own() {
-        let mut names = Names::default();
+        let mut names = SyntheticAddresses::default();
         let first = names.address_of("a.example").expect("there is room");
         let second = names.address_of("b.example").expect("there is room");
         assert_eq!(first, Ipv4Addr::new(198, 18, 0, 1));
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn their_number_is_bounded() {
-        let mut names = Names::default();
+        let mut names = SyntheticAddresses::default();
         for number in 0..MOST_NAMES {
             assert!(names.address_of(&format!("{number}.example")).is_some());
         }

@@ -1,17 +1,17 @@
 //! Reads the server name from the first bytes of a TLS connection.
 //!
-//! A tunnel is opened for one host. The TLS client must ask for the same name, or a server with many names could
-//! serve another one. The parser is strict and reads only the ClientHello: everything that two parsers could read
+//! A tunnel is opened for one host. The TLS client must name the same host, because otherwise a server with many names
+//! could serve another one. The parser is strict and reads only the ClientHello: everything that two parsers could read
 //! differently is [`Hello::Malformed`]. Nothing is decrypted, and only the name is kept.
 
-/// Size limit of a ClientHello without headers. Real ones have half a kilobyte, with post-quantum keys two.
-const MESSAGE: usize = 16 * 1024;
-/// Limit on the records of a ClientHello. More would only serve to have it parsed byte by byte.
-const RECORDS: usize = 64;
+/// Size limit of a ClientHello without headers. Real ones have about 0.5 KiB, with post-quantum keys 2 KiB.
+const MAX_MESSAGE: usize = 16 * 1024;
+/// Limit on the TLS records of a ClientHello. Real clients use one or two.
+const MAX_RECORDS: usize = 64;
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
-/// The most bytes a result can need: with this many, [`read`] never returns [`Hello::Incomplete`].
-pub const LIMIT: usize = MESSAGE_HEADER + MESSAGE + RECORDS * RECORD_HEADER;
+/// The number of bytes with which [`read`] never returns [`Hello::Incomplete`].
+pub const LIMIT: usize = MESSAGE_HEADER + MAX_MESSAGE + MAX_RECORDS * RECORD_HEADER;
 
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
@@ -25,7 +25,7 @@ const HOST_NAME: u8 = 0;
 pub enum Hello {
     /// Valid so far, but more bytes are needed.
     Incomplete,
-    /// Not TLS. The caller judges it otherwise or refuses it.
+    /// Not TLS.
     NotTls,
     /// TLS that no honest client sends, or that servers could read differently.
     Malformed,
@@ -49,27 +49,27 @@ pub fn read(bytes: &[u8]) -> Hello {
     let length = match message(bytes) {
         Ok(Some(length)) => length,
         Ok(None) => return Hello::Incomplete,
-        Err(Bad) => return Hello::Malformed,
+        Err(MalformedHello) => return Hello::Malformed,
     };
     let mut body = Body { rest: bytes, record: 0, left: MESSAGE_HEADER + length };
     body.skip(MESSAGE_HEADER).and_then(|()| client_hello(&mut body)).unwrap_or(Hello::Malformed)
 }
 
-/// A hello that is malformed. No details are needed, because it is refused.
-struct Bad;
+/// The hello is malformed. It is refused, so no details are needed.
+struct MalformedHello;
 
 /// Walks the records and returns the length of the ClientHello once it is complete.
-fn message(bytes: &[u8]) -> Result<Option<usize>, Bad> {
+fn message(bytes: &[u8]) -> Result<Option<usize>, MalformedHello> {
     let mut header = [0; MESSAGE_HEADER];
     let mut total = 0;
     let mut rest = bytes;
-    for _ in 0..RECORDS {
+    for _ in 0..MAX_RECORDS {
         let Some((&[kind, major, minor, high, low], after)) = rest.split_first_chunk() else {
             return Ok(None);
         };
         let length = usize::from(u16::from_be_bytes([high, low]));
-        if kind != HANDSHAKE || major != 3 || minor > 4 || length == 0 || length > MESSAGE {
-            return Err(Bad);
+        if kind != HANDSHAKE || major != 3 || minor > 4 || length == 0 || length > MAX_MESSAGE {
+            return Err(MalformedHello);
         }
         let there = &after[..length.min(after.len())];
         for (place, &byte) in header.iter_mut().skip(total).zip(there) {
@@ -77,13 +77,13 @@ fn message(bytes: &[u8]) -> Result<Option<usize>, Bad> {
         }
         let seen = total + there.len();
         if seen > 0 && header[0] != CLIENT_HELLO {
-            return Err(Bad);
+            return Err(MalformedHello);
         }
         if seen >= MESSAGE_HEADER {
             let wanted = usize::from(header[1]) << 16 | usize::from(header[2]) << 8 | usize::from(header[3]);
             // A second message in the same record: servers disagree on whether they read it.
-            if wanted > MESSAGE || total + length > MESSAGE_HEADER + wanted {
-                return Err(Bad);
+            if wanted > MAX_MESSAGE || total + length > MESSAGE_HEADER + wanted {
+                return Err(MalformedHello);
             }
             if seen == MESSAGE_HEADER + wanted {
                 return Ok(Some(wanted));
@@ -95,10 +95,10 @@ fn message(bytes: &[u8]) -> Result<Option<usize>, Bad> {
         total += length;
         rest = &after[length..];
     }
-    Err(Bad)
+    Err(MalformedHello)
 }
 
-/// The bytes of a message, across records that [`message`] has validated.
+/// Reads the bytes of the ClientHello across the records that [`message`] has validated.
 struct Body<'a> {
     rest: &'a [u8],
     /// Bytes left in the record.
@@ -108,71 +108,71 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
-    fn skip(&mut self, mut count: usize) -> Result<(), Bad> {
-        self.left = self.left.checked_sub(count).ok_or(Bad)?;
+    fn skip(&mut self, mut count: usize) -> Result<(), MalformedHello> {
+        self.left = self.left.checked_sub(count).ok_or(MalformedHello)?;
         while count > 0 {
             self.open()?;
             let now = count.min(self.record);
-            self.rest = self.rest.get(now..).ok_or(Bad)?;
+            self.rest = self.rest.get(now..).ok_or(MalformedHello)?;
             self.record -= now;
             count -= now;
         }
         Ok(())
     }
 
-    /// Moves to the next record at the end of this one.
-    fn open(&mut self) -> Result<(), Bad> {
+    /// Moves to the next record if this one is used up.
+    fn open(&mut self) -> Result<(), MalformedHello> {
         if self.record == 0 {
-            let (&[_, _, _, high, low], rest) = self.rest.split_first_chunk().ok_or(Bad)?;
+            let (&[_, _, _, high, low], rest) = self.rest.split_first_chunk().ok_or(MalformedHello)?;
             (self.record, self.rest) = (usize::from(u16::from_be_bytes([high, low])), rest);
         }
-        if self.record == 0 { Err(Bad) } else { Ok(()) }
+        if self.record == 0 { Err(MalformedHello) } else { Ok(()) }
     }
 
-    fn byte(&mut self) -> Result<u8, Bad> {
+    fn byte(&mut self) -> Result<u8, MalformedHello> {
         self.open()?;
-        let byte = *self.rest.first().ok_or(Bad)?;
+        let byte = *self.rest.first().ok_or(MalformedHello)?;
         self.skip(1)?;
         Ok(byte)
     }
 
-    fn short(&mut self) -> Result<usize, Bad> {
+    fn read_u16(&mut self) -> Result<usize, MalformedHello> {
         Ok(usize::from(self.byte()?) << 8 | usize::from(self.byte()?))
     }
 }
 
-/// The server name of a ClientHello.
-fn client_hello(body: &mut Body<'_>) -> Result<Hello, Bad> {
+/// Parses a ClientHello and returns its server name.
+fn client_hello(body: &mut Body<'_>) -> Result<Hello, MalformedHello> {
     const RANDOM: usize = 32;
     if body.byte()? != 3 {
-        return Err(Bad);
+        return Err(MalformedHello);
     }
     body.skip(1 + RANDOM)?;
     let session = usize::from(body.byte()?);
     body.skip(session)?;
-    let ciphers = body.short()?;
+    let ciphers = body.read_u16()?;
     body.skip(ciphers)?;
     let compressions = usize::from(body.byte()?);
     body.skip(compressions)?;
     if session > 32 || ciphers == 0 || ciphers % 2 != 0 || compressions == 0 {
-        return Err(Bad);
+        return Err(MalformedHello);
     }
     if body.left == 0 {
         return Ok(Hello::Nameless);
     }
-    if body.short()? != body.left {
-        return Err(Bad);
+    if body.read_u16()? != body.left {
+        return Err(MalformedHello);
     }
     let mut kinds = [0_u64; 1024];
     let (mut name, mut is_hidden) = (None, false);
     while body.left > 0 {
-        let kind = body.short()?;
+        let kind = body.read_u16()?;
         let (word, bit) = (&mut kinds[kind / 64 % 1024], 1 << (kind % 64));
         if *word & bit != 0 {
-            return Err(Bad);
+            return Err(MalformedHello);
         }
         *word |= bit;
-        let length = body.short()?;
+        let length = body.read_u16()?;
         is_hidden |= ENCRYPTED.contains(&kind);
         if kind == SERVER_NAME {
             name = Some(server_name(body, length)?);
@@ -183,14 +183,14 @@ fn client_hello(body: &mut Body<'_>) -> Result<Hello, Bad> {
     Ok(if is_hidden { Hello::Hidden } else { name.map_or(Hello::Nameless, Hello::Named) })
 }
 
-/// Reads a list of exactly one host name that fills the extension.
-fn server_name(body: &mut Body<'_>, extension: usize) -> Result<String, Bad> {
-    let list = body.short()?;
+/// Reads the `server_name` extension, which must be a list of exactly one host name.
+fn server_name(body: &mut Body<'_>, extension: usize) -> Result<String, MalformedHello> {
+    let list = body.read_u16()?;
     let kind = body.byte()?;
-    let length = body.short()?;
+    let length = body.read_u16()?;
     // With a trailing dot a name has at most 254 bytes.
     if extension != length + 5 || list != length + 3 || kind != HOST_NAME || length > 254 {
-        return Err(Bad);
+        return Err(MalformedHello);
     }
     let mut name = String::with_capacity(length);
     for _ in 0..length {
@@ -198,12 +198,12 @@ fn server_name(body: &mut Body<'_>, extension: usize) -> Result<String, Bad> {
             byte @ (b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.') => {
                 name.push(char::from(byte.to_ascii_lowercase()));
             }
-            _ => return Err(Bad),
+            _ => return Err(MalformedHello),
         }
     }
     if name.ends_with('.') {
         name.pop();
     }
     let is_label = |label: &str| (1..=63).contains(&label.len());
-    if name.len() <= 253 && name.split('.').all(is_label) { Ok(name) } else { Err(Bad) }
+    if name.len() <= 253 && name.split('.').all(is_label) { Ok(name) } else { Err(MalformedHello) }
 }

@@ -13,7 +13,7 @@ const LIMIT: usize = 16 * 1024 * 1024;
 
 pub use crate::policy::UsagePlaces as Places;
 
-/// Reported usage, as far as it is known.
+/// The token usage that an API reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
     /// Input tokens.
@@ -29,11 +29,11 @@ pub struct Tokens {
 pub struct Scanner {
     counts: Counts,
     is_event_stream: bool,
-    /// An incomplete line, or the body.
+    /// The incomplete last line of an event stream, or the whole body so far.
     line: Vec<u8>,
-    /// The data of an incomplete event.
+    /// The data of the incomplete last event.
     event: Vec<u8>,
-    /// The line or body exceeds the limit; the rest is skipped.
+    /// The line or body exceeded the limit; the scanner skips the rest of it.
     is_line_lost: bool,
     is_event_lost: bool,
     /// The last byte was a carriage return: a line feed after it does not start another line.
@@ -42,7 +42,7 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Creates a scanner for one response. Its `content-type` says whether it is an event stream.
+    /// Creates a scanner for one response. The response's `content-type` decides `is_event_stream`.
     pub fn new(places: &Places, is_event_stream: bool) -> Self {
         Self {
             counts: Counts::new(places),
@@ -56,10 +56,10 @@ impl Scanner {
         }
     }
 
-    /// Scans the next bytes of the body, split anywhere.
+    /// Scans the next bytes of the body, which may be split anywhere.
     pub fn feed(&mut self, bytes: &[u8]) {
         if !self.is_event_stream {
-            self.keep(bytes);
+            self.append(bytes);
             return;
         }
         let mut rest = bytes;
@@ -72,7 +72,7 @@ impl Scanner {
             if self.line.is_empty() && !self.is_line_lost && end <= LIMIT {
                 self.line(&rest[..end]);
             } else {
-                self.keep(&rest[..end]);
+                self.append(&rest[..end]);
                 self.end_line();
             }
             let is_return = rest[end] == b'\r';
@@ -82,15 +82,15 @@ impl Scanner {
                 rest = rest.strip_prefix(b"\n").unwrap_or(rest);
             }
         }
-        self.keep(rest);
+        self.append(rest);
     }
 
-    /// The number of bytes it holds.
+    /// The number of bytes that the scanner holds.
     pub fn held(&self) -> usize {
         self.line.len() + self.event.len()
     }
 
-    /// Frees its memory and stops reading the current event. [`Scanner::finish`] then reports an incomplete result.
+    /// Frees the scanner's memory and skips the current event. [`Scanner::finish`] then reports an incomplete result.
     pub fn give_up(&mut self) {
         self.line = Vec::new();
         self.event = Vec::new();
@@ -98,7 +98,7 @@ impl Scanner {
         self.counts.is_complete = false;
     }
 
-    /// The usage so far. A body that is not an event stream is read at its end.
+    /// The usage so far. Zero for a body that is not an event stream, which is only parsed at its end.
     pub fn tokens(&self) -> Tokens {
         self.counts.tokens()
     }
@@ -116,7 +116,7 @@ impl Scanner {
     }
 
     /// Appends to the line, up to the limit.
-    fn keep(&mut self, bytes: &[u8]) {
+    fn append(&mut self, bytes: &[u8]) {
         if self.is_line_lost {
             return;
         }
@@ -176,7 +176,7 @@ impl Scanner {
     }
 }
 
-/// The largest value seen for every entry: APIs repeat their counts while they grow.
+/// The largest value seen for every configured usage entry. APIs repeat their counts while they grow.
 #[derive(Debug)]
 struct Counts {
     paths: Node,
@@ -218,7 +218,7 @@ impl Counts {
         }
     }
 
-    /// Reads one or more consecutive documents.
+    /// Parses one or more consecutive JSON documents.
     fn read(&mut self, bytes: &[u8]) {
         let Ok(text) = std::str::from_utf8(bytes) else {
             self.is_complete = false;
@@ -239,11 +239,11 @@ impl Counts {
     }
 }
 
-/// The wanted paths as a tree.
+/// The configured usage paths as a tree of keys.
 #[derive(Debug, Default)]
 struct Node {
     children: Vec<(String, Node)>,
-    /// The entries whose value is here.
+    /// The entries whose path ends at this node.
     entries: Vec<usize>,
 }
 
@@ -343,7 +343,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// Maps a key to its node.
+/// Deserializes a key into the child node of that name, if there is one.
 struct Key<'a>(&'a Node);
 
 impl<'de, 'a> DeserializeSeed<'de> for Key<'a> {

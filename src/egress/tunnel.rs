@@ -1,4 +1,4 @@
-//! Carries bytes both ways between the run and a host, after checking how the connection begins.
+//! Forwards bytes in both directions between the run and a host, after a check of the client's first bytes.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,66 +18,72 @@ use super::tls_client_hello::Hello;
 use crate::decide::NetworkRefusal;
 use crate::policy::Host;
 
-/// Time limit for the first bytes.
-const BEGINNING: Duration = Duration::from_secs(30);
+/// Time limit for receiving the whole TLS ClientHello.
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(30);
 /// A tunnel that is idle for this long is closed.
 const IDLE: Duration = Duration::from_secs(15 * 60);
 /// The idle limit once one side has closed.
 const HALF_IDLE: Duration = Duration::from_secs(60);
 /// Bytes per read.
-const SCRATCH: usize = 256 << 10;
-/// After a read of at least this size the kernel moves the bytes (splice).
-const MUCH: usize = 64 << 10;
-/// After many reads smaller than this the tunnel returns to normal reads.
-const LITTLE: usize = 4 << 10;
+const BUFFER_SIZE: usize = 256 << 10;
+/// After a read of at least this many bytes, the tunnel switches to `splice`, so that the kernel moves the bytes.
+const SPLICE_THRESHOLD: usize = 64 << 10;
+/// After many reads of fewer bytes than this, the tunnel returns to normal reads.
+const SMALL_READ: usize = 4 << 10;
 /// Pipe size for splice.
-const PIPE: i32 = 256 << 10;
+const PIPE_SIZE: i32 = 256 << 10;
 
 thread_local! {
-    /// One buffer for all tunnels: it never holds data across an await.
-    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+    /// One buffer for all tunnels, which works because it never holds data across an await.
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER_SIZE].into_boxed_slice());
 }
 
 /// The result of checking the client's first bytes.
-pub(super) enum Beginning {
+pub(super) enum FirstBytes {
     /// Valid; these bytes must be forwarded.
-    Fine(Vec<u8>),
-    /// The client does not use the protocol or name that was allowed.
+    Valid(Vec<u8>),
+    /// The client does not speak TLS, or names another host than the allowed one.
     Refused(NetworkRefusal),
-    /// The client sent nothing or disconnected.
-    Nothing,
+    /// The client disconnected, or did not send a ClientHello in time.
+    Closed,
 }
 
-/// Requires TLS with the allowed host's name. `early` holds bytes that came with the request.
-pub(super) async fn beginning(client: &TcpStream, early: Vec<u8>, host: &Host) -> Beginning {
+/// Reads the client's first bytes, which must be a TLS ClientHello with the name of the allowed host. `early` holds bytes
+/// that arrived together with the request for the tunnel.
+pub(super) async fn check_first_bytes(client: &TcpStream, early: Vec<u8>, host: &Host) -> FirstBytes {
     let mut bytes = early;
     let refused = |reason: String| {
-        let instead = "Speak TLS with the name you asked for, or have the policy say `raw` for it.";
-        Beginning::Refused(NetworkRefusal::new("network.tls", reason, instead))
+        let instead =
+            "Use TLS with the name of the requested host, or ask the user to allow the host as `raw`.";
+        FirstBytes::Refused(NetworkRefusal::new("network.tls", reason, instead))
     };
-    let deadline = Instant::now() + BEGINNING;
+    let deadline = Instant::now() + FIRST_BYTES_TIMEOUT;
     loop {
         match (tls_client_hello::read(&bytes), host) {
             (Hello::Incomplete, _) => {}
-            (Hello::Named(name), Host::Name(asked)) if name == *asked => return Beginning::Fine(bytes),
-            (Hello::Nameless, Host::Address(_)) => return Beginning::Fine(bytes),
+            (Hello::Named(name), Host::Name(asked)) if name == *asked => return FirstBytes::Valid(bytes),
+            (Hello::Nameless, Host::Address(_)) => return FirstBytes::Valid(bytes),
             (Hello::Named(name), _) => {
-                return refused(format!("The tunnel is to {host}, and TLS in it asks for {name}."));
+                return refused(format!(
+                    "The tunnel was requested for {host}, but the TLS client names {name}."
+                ));
             }
             (Hello::Nameless, Host::Name(_)) => {
-                return refused(format!("The tunnel is to {host}, and TLS in it names nobody."));
+                return refused(format!(
+                    "The tunnel was requested for {host}, but the TLS client names no host."
+                ));
             }
             (Hello::Hidden, _) => {
                 return refused(format!(
-                    "The tunnel is to {host}, and TLS in it hides whom it asks for (ECH)."
+                    "The tunnel was requested for {host}, but the TLS client encrypts the host name (ECH)."
                 ));
             }
             (Hello::NotTls | Hello::Malformed, _) => {
-                return refused(format!("What begins in the tunnel to {host} is not TLS."));
+                return refused(format!("The client does not speak TLS in the tunnel to {host}."));
             }
         }
         let Ok(Ok(())) = tokio::time::timeout_at(deadline, client.readable()).await else {
-            return Beginning::Nothing;
+            return FirstBytes::Closed;
         };
         let read = BUFFER.with_borrow_mut(|buffer| {
             let read = client.try_read(&mut buffer[..16 << 10]);
@@ -87,44 +93,46 @@ pub(super) async fn beginning(client: &TcpStream, early: Vec<u8>, host: &Host) -
             read
         });
         match read {
-            Ok(0) => return Beginning::Nothing,
+            Ok(0) => return FirstBytes::Closed,
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return Beginning::Nothing,
+            Err(_) => return FirstBytes::Closed,
         }
     }
 }
 
-/// When data last moved, and whether one side has closed.
-struct Pulse {
+/// When bytes were last forwarded, and whether one side has closed. Decides when a tunnel is idle.
+struct IdleClock {
     last: Cell<Instant>,
-    is_half: Cell<bool>,
+    is_half_closed: Cell<bool>,
 }
 
-/// Carries both directions until both sides have closed.
+/// Forwards both directions until both sides have closed or the tunnel is idle. `up` and `down` are sent first.
 pub(super) async fn carry(
     client: &TcpStream,
     server: &TcpStream,
     up: &[u8],
     down: &[u8],
-    meter: &Rc<ByteCounter>,
+    byte_counter: &Rc<ByteCounter>,
 ) {
-    let pulse = Pulse { last: Cell::new(Instant::now()), is_half: Cell::new(false) };
+    let idle_clock = IdleClock { last: Cell::new(Instant::now()), is_half_closed: Cell::new(false) };
     let both = async {
-        let upwards = one_way(client, server, up, |count| meter.up(count), &pulse, meter);
-        let downwards = one_way(server, client, down, |count| meter.down(count), &pulse, meter);
+        let count_up = |count| byte_counter.count_sent(count);
+        let count_down = |count| byte_counter.count_received(count);
+        let upwards = carry_one_way(client, server, up, count_up, &idle_clock, byte_counter);
+        let downwards = carry_one_way(server, client, down, count_down, &idle_clock, byte_counter);
         tokio::join!(upwards, downwards)
     };
     tokio::select! {
         _ = both => {}
-        () = until_idle(&pulse) => {}
+        () = until_idle(&idle_clock) => {}
     }
 }
 
-async fn until_idle(pulse: &Pulse) {
+async fn until_idle(idle_clock: &IdleClock) {
     loop {
-        let patience = if pulse.is_half.get() { HALF_IDLE } else { IDLE };
-        let end = pulse.last.get() + patience;
+        let limit = if idle_clock.is_half_closed.get() { HALF_IDLE } else { IDLE };
+        let end = idle_clock.last.get() + limit;
         if Instant::now() >= end {
             return;
         }
@@ -133,18 +141,18 @@ async fn until_idle(pulse: &Pulse) {
     }
 }
 
-async fn one_way(
+async fn carry_one_way(
     from: &TcpStream,
     to: &TcpStream,
     first: &[u8],
     count: impl Fn(usize) -> bool,
-    pulse: &Pulse,
-    meter: &Rc<ByteCounter>,
+    idle_clock: &IdleClock,
+    byte_counter: &Rc<ByteCounter>,
 ) {
     let carried = async {
         if !first.is_empty() {
             if !count(first.len()) {
-                return Err(io::Error::other("a limit is reached"));
+                return Err(io::Error::other("the run has reached a traffic limit of its policy"));
             }
             send(to, first).await?;
         }
@@ -158,7 +166,7 @@ async fn one_way(
                     Err(error) => return Err(error),
                 };
                 if !count(read) {
-                    return Err(io::Error::other("a limit is reached"));
+                    return Err(io::Error::other("the run has reached a traffic limit of its policy"));
                 }
                 let written = match to.try_write(&buffer[..read]) {
                     Ok(written) => written,
@@ -166,32 +174,32 @@ async fn one_way(
                     Err(error) => return Err(error),
                 };
                 Ok(match read {
-                    MUCH.. => Step::Much(buffer[written..read].to_vec()),
+                    SPLICE_THRESHOLD.. => Step::LargeRead(buffer[written..read].to_vec()),
                     _ if written == read => Step::Done,
-                    _ => Step::Left(buffer[written..read].to_vec()),
+                    _ => Step::Unwritten(buffer[written..read].to_vec()),
                 })
             })?;
-            pulse.last.set(Instant::now());
+            idle_clock.last.set(Instant::now());
             match step {
                 Step::End => return Ok(()),
                 Step::Wait => continue,
                 Step::Done => {}
-                Step::Left(rest) => send(to, &rest).await?,
-                Step::Much(rest) => {
+                Step::Unwritten(rest) => send(to, &rest).await?,
+                Step::LargeRead(rest) => {
                     send(to, &rest).await?;
                     if let Ok(pipe) = Pipe::new()
-                        && pipe.carry(from, to, &count, pulse, meter).await?
+                        && pipe.carry(from, to, &count, idle_clock, byte_counter).await?
                     {
                         return Ok(());
                     }
                 }
             }
-            meter.pace().await;
+            byte_counter.pace().await;
         }
     };
     let result = carried.await;
-    pulse.is_half.set(true);
-    pulse.last.set(Instant::now());
+    idle_clock.is_half_closed.set(true);
+    idle_clock.last.set(Instant::now());
     // Forward the end of one direction; on an error close both.
     let how = if result.is_ok() { Shutdown::Write } else { Shutdown::Both };
     let _ = shutdown(to.as_raw_fd(), how);
@@ -203,9 +211,9 @@ async fn one_way(
 enum Step {
     Done,
     Wait,
-    Left(Vec<u8>),
+    Unwritten(Vec<u8>),
     /// A large read: more data is likely to follow.
-    Much(Vec<u8>),
+    LargeRead(Vec<u8>),
     End,
 }
 
@@ -219,23 +227,24 @@ impl Pipe {
     fn new() -> io::Result<Self> {
         let (out, into) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         // A smaller pipe is only slower, so errors are ignored.
-        let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(PIPE));
+        let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE));
         Ok(Self { out, into })
     }
 
-    /// Moves bytes while reads are large. Returns whether the source has ended.
+    /// Moves bytes as long as reads are large. Returns whether the source has reached its end.
     async fn carry(
         &self,
         from: &TcpStream,
         to: &TcpStream,
         count: &impl Fn(usize) -> bool,
-        pulse: &Pulse,
-        meter: &ByteCounter,
+        idle_clock: &IdleClock,
+        byte_counter: &ByteCounter,
     ) -> io::Result<bool> {
         let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
-        let fill = || splice(from, None, &self.into, None, PIPE as usize, flags).map_err(io::Error::from);
-        let (mut held, mut little) = (0, 0);
-        while held > 0 || little < 64 {
+        let fill =
+            || splice(from, None, &self.into, None, PIPE_SIZE as usize, flags).map_err(io::Error::from);
+        let (mut held, mut small_reads) = (0, 0);
+        while held > 0 || small_reads < 64 {
             // Fill the pipe while it is being drained, so that neither side waits for the other. `WouldBlock` refers
             // to the socket only if the pipe is empty: a full pipe gives the same error.
             let filled = match fill() {
@@ -250,15 +259,15 @@ impl Pipe {
                 Ok(0) if held == 0 => return Ok(true),
                 Ok(count_read) => {
                     if count_read > 0 && !count(count_read) {
-                        return Err(io::Error::other("a limit is reached"));
+                        return Err(io::Error::other("the run has reached a traffic limit of its policy"));
                     }
                     held += count_read;
-                    little = if count_read < LITTLE { little + 1 } else { 0 };
+                    small_reads = if count_read < SMALL_READ { small_reads + 1 } else { 0 };
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
-            pulse.last.set(Instant::now());
+            idle_clock.last.set(Instant::now());
             if held > 0 {
                 let empty = || splice(&self.out, None, to, None, held, flags).map_err(io::Error::from);
                 to.writable().await?;
@@ -268,7 +277,7 @@ impl Pipe {
                     Err(error) => return Err(error),
                 }
             }
-            meter.pace().await;
+            byte_counter.pace().await;
         }
         Ok(false)
     }
@@ -286,7 +295,7 @@ async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a message from guard, and gives up after a short time.
-pub(super) async fn say(to: &TcpStream, bytes: &[u8]) {
+/// Sends a message from guard; gives up after five seconds if the client does not read it.
+pub(super) async fn send_briefly(to: &TcpStream, bytes: &[u8]) {
     let _ = timeout(Duration::from_secs(5), send(to, bytes)).await;
 }

@@ -16,13 +16,13 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-use super::dial::CompanyProxy;
+use super::dial::UpstreamProxy;
 use crate::policy::Host;
 
 /// Time limit of the TLS handshake.
-const TLS: Duration = Duration::from_secs(15);
+const TLS_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The address of an API.
+/// The base URL of an API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// Whether to use TLS with a verified certificate.
@@ -31,13 +31,13 @@ pub struct Upstream {
     pub host: Host,
     /// The API's port.
     pub port: u16,
-    /// Prefix of every path: empty, or for example `/v1`.
+    /// Prefix of every request path: empty, or for example `/v1`.
     pub prefix: String,
 }
 
-/// An invalid API address.
+/// An invalid base URL of an API.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` cannot be where an API is: {problem}")]
+#[error("`{text}` is not a valid API URL: {problem}")]
 pub struct UpstreamError {
     /// The given text.
     text: String,
@@ -46,13 +46,13 @@ pub struct UpstreamError {
 }
 
 impl Upstream {
-    /// Parses an address. Plain HTTP is allowed only to this machine, because requests carry a key.
+    /// Parses a URL. Plain HTTP is allowed only to this machine, because requests carry a key.
     pub fn parse(text: &str) -> Result<Self, UpstreamError> {
         let bad = |problem: &str| UpstreamError { text: text.to_string(), problem: problem.to_string() };
         let (is_tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
             (None, Some(rest)) => (false, rest),
-            (None, None) => return Err(bad("it begins with `https://`")),
+            (None, None) => return Err(bad("it must begin with `https://`")),
         };
         let (place, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (host, port) = Host::parse_with_port(place, Some(if is_tls { 443 } else { 80 }))
@@ -60,19 +60,19 @@ impl Upstream {
         let prefix = prefix.trim_end_matches('/');
         let is_path = |byte: u8| byte.is_ascii_graphic() && !b"?#%\\\"<>".contains(&byte);
         if !prefix.bytes().all(is_path) || prefix.split('/').any(|part| part == "..") {
-            return Err(bad("its path is made of plain words"));
+            return Err(bad("its path must not contain `..`, a query, a fragment or escapes"));
         }
-        let is_here = match &host {
+        let is_local = match &host {
             Host::Address(address) => address.is_loopback(),
             Host::Name(name) => name == "localhost",
         };
-        if !is_tls && !is_here {
-            return Err(bad("without TLS the key would be read on the way; use `https://`"));
+        if !is_tls && !is_local {
+            return Err(bad("without TLS others on the network could read the key; use `https://`"));
         }
         Ok(Self { is_tls, host, port, prefix: prefix.to_string() })
     }
 
-    /// `host` or `host:port`, for the `Host` header.
+    /// The value of the `Host` header: `host`, or `host:port` if the port is not the scheme's default.
     pub(super) fn authority(&self) -> String {
         let usual = if self.is_tls { 443 } else { 80 };
         if self.port == usual { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
@@ -85,31 +85,35 @@ impl Upstream {
         }
     }
 
-    /// Connects to the API, through the proxy if there is one.
+    /// Connects to the API, through the upstream proxy if one applies. The error names the API.
     pub(super) async fn connect(
         &self,
-        proxy: &CompanyProxy,
-        trust: Option<&Arc<ClientConfig>>,
-    ) -> Result<Wire, String> {
+        proxy: &UpstreamProxy,
+        tls_config: Option<&Arc<ClientConfig>>,
+    ) -> Result<Connection, String> {
         let failed = |problem: &dyn fmt::Display| format!("{self} cannot be reached: {problem}");
-        let stream = proxy.reach(&self.host, self.port).await.map_err(|error| failed(&error))?;
-        match timeout(TLS, self.secure(stream, trust)).await {
-            Ok(wire) => wire.map_err(|error| failed(&error)),
-            Err(_) => Err(failed(&"no TLS in time")),
+        let stream = proxy.connect_unjudged(&self.host, self.port).await.map_err(|error| failed(&error))?;
+        match timeout(TLS_TIMEOUT, self.start_tls(stream, tls_config)).await {
+            Ok(result) => result.map_err(|error| failed(&error)),
+            Err(_) => Err(failed(&"the TLS handshake timed out")),
         }
     }
 
-    /// Starts TLS on a connection if required.
-    async fn secure(&self, stream: TcpStream, trust: Option<&Arc<ClientConfig>>) -> io::Result<Wire> {
-        let Some(trust) = trust.filter(|_| self.is_tls) else {
+    /// Performs the TLS handshake if the API's URL requires TLS.
+    async fn start_tls(
+        &self,
+        stream: TcpStream,
+        tls_config: Option<&Arc<ClientConfig>>,
+    ) -> io::Result<Connection> {
+        let Some(tls_config) = tls_config.filter(|_| self.is_tls) else {
             return if self.is_tls {
-                Err(io::Error::other("no certificates are trusted here"))
+                Err(io::Error::other("this machine has no trusted certificates"))
             } else {
-                Ok(Wire::Plain(stream))
+                Ok(Connection::Plain(stream))
             };
         };
-        let connector = TlsConnector::from(trust.clone());
-        Ok(Wire::Tls(Box::new(connector.connect(self.server_name()?, stream).await?)))
+        let connector = TlsConnector::from(tls_config.clone());
+        Ok(Connection::Tls(Box::new(connector.connect(self.server_name()?, stream).await?)))
     }
 }
 
@@ -119,14 +123,14 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// The machine's trusted certificates; `SSL_CERT_FILE` applies.
-pub(super) fn trust() -> io::Result<Arc<ClientConfig>> {
+/// A TLS configuration with the certificates that this machine trusts (`SSL_CERT_FILE` is respected).
+pub(super) fn load_tls_config() -> io::Result<Arc<ClientConfig>> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(found.certs);
     if added == 0 {
         let why = found.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
-        return Err(io::Error::other(format!("this machine has no certificates to trust{why}")));
+        return Err(io::Error::other(format!("this machine has no trusted certificates{why}")));
     }
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -136,14 +140,14 @@ pub(super) fn trust() -> io::Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// A connection to an API.
+/// A connection to an API, with or without TLS.
 #[derive(Debug)]
-pub(super) enum Wire {
+pub(super) enum Connection {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for Connection {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -152,7 +156,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),

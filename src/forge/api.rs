@@ -1,4 +1,4 @@
-//! Client for GitHub's REST API. Takes a repository path, returns the status and JSON body.
+//! Client for GitHub's REST API. Takes a path below the repository's URL, returns the status and the JSON body.
 //!
 //! Requests are retried on server errors and rate limits. Error texts never contain the token.
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::remote::GitHub;
 use super::token::Token;
-use crate::egress::{Asked, Client, Question};
+use crate::egress::{ApiRequest, ApiResponse, Client};
 
 /// Maximum size of a response body, in bytes.
 const LARGEST: usize = 4 << 20;
@@ -40,7 +40,7 @@ pub(super) struct Answer {
 impl<'a> Api<'a> {
     pub(super) fn new(github: &'a GitHub, token: Option<&'a Token>) -> Result<Self, String> {
         let (api, proxy) = (github.api.clone(), github.proxy.clone());
-        let client = Client::new(api, proxy, github.patience, LARGEST).map_err(|error| error.to_string())?;
+        let client = Client::new(api, proxy, github.timeout, LARGEST).map_err(|error| error.to_string())?;
         Ok(Self { github, token, client })
     }
 
@@ -58,10 +58,10 @@ impl<'a> Api<'a> {
     fn call(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Answer, String> {
         let mut pauses = PAUSES.iter();
         loop {
-            let question = self.question(method, rest, body)?;
-            let asked = self.client.ask(question).map_err(|error| self.plain(&error.to_string()))?;
-            let answer = Answer::understand(asked);
-            let Some(wanted) = answer.wants_patience() else { return Ok(answer) };
+            let request = self.build_request(method, rest, body)?;
+            let response = self.client.send(request).map_err(|error| self.sanitize(&error.to_string()))?;
+            let answer = Answer::from_response(response);
+            let Some(wanted) = answer.retry_delay() else { return Ok(answer) };
             match pauses.next() {
                 Some(pause) if wanted <= PAUSES[2] => std::thread::sleep(wanted.max(*pause)),
                 _ => return Err(self.explain(&answer)),
@@ -69,7 +69,7 @@ impl<'a> Api<'a> {
         }
     }
 
-    fn question(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Question, String> {
+    fn build_request(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<ApiRequest, String> {
         let GitHub { owner, repo, .. } = self.github;
         let mut headers = HeaderMap::new();
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("guard/", env!("CARGO_PKG_VERSION"))));
@@ -78,14 +78,14 @@ impl<'a> Api<'a> {
         headers.insert(version, HeaderValue::from_static("2022-11-28"));
         if let Some(token) = self.token {
             let mut value =
-                HeaderValue::from_bytes(&token.header()).map_err(|_| "the token fits into no header")?;
+                HeaderValue::from_bytes(&token.header()).map_err(|_| "the token has invalid characters")?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
         if body.is_some() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        Ok(Question {
+        Ok(ApiRequest {
             method: method.clone(),
             target: format!("/repos/{owner}/{repo}{rest}"),
             headers,
@@ -96,56 +96,59 @@ impl<'a> Api<'a> {
     /// Describes an unexpected response for an error message.
     pub(super) fn explain(&self, answer: &Answer) -> String {
         let status = answer.status;
-        let words = self.plain(&answer.words());
-        let said = if words.is_empty() { String::new() } else { format!(" ({words})") };
+        let words = self.sanitize(&answer.error_text());
+        let detail = if words.is_empty() { String::new() } else { format!(" ({words})") };
         let at = &self.github.api.host;
-        let whose =
-            self.token.map_or("no token".to_string(), |token| format!("the token of {}", token.source()));
+        let sender = self.token.map_or("a request without a token".to_string(), |token| {
+            format!("the token from {}", token.source())
+        });
         match status {
             300..=399 => {
                 let to =
                     answer.headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
-                let to = self.plain(&crate::workspace::without_credentials(to));
+                let to = self.sanitize(&crate::workspace::without_credentials(to));
                 format!(
-                    "{at} answers {status} and leads to {to:?}, which is not followed; if the repository has been \
-                     renamed, tell git by `git remote set-url`"
+                    "{at} answered {status} with a redirect to {to:?}, which guard does not follow; if the \
+                     repository was renamed, update the remote with `git remote set-url`"
                 )
             }
-            401 => format!("{at} answers 401: {whose} is not accepted{said}"),
-            403 | 429 if answer.is_limited() => format!("{at} answers {status}: too many questions{said}"),
-            403 | 404 => format!("{at} answers {status} to {whose}{said}"),
-            200..=299 if !answer.is_json => format!("{at} answers {status}, and what is no JSON"),
-            200..=299 => format!("{at} answers {status}, and not what was asked for"),
-            _ => format!("{at} answers {status}{said}"),
+            401 => format!("{at} answered 401: it does not accept {sender}{detail}"),
+            403 | 429 if answer.is_limited() => {
+                format!("{at} answered {status}: the rate limit is exceeded{detail}; try again later")
+            }
+            403 | 404 => format!("{at} answered {status}: not found, or {sender} has no access{detail}"),
+            200..=299 if !answer.is_json => format!("{at} answered {status} with a body that is not JSON"),
+            200..=299 => format!("{at} answered {status} with unexpected JSON"),
+            _ => format!("{at} answered {status}{detail}"),
         }
     }
 
     /// Removes the token and terminal control characters, and truncates.
-    fn plain(&self, text: &str) -> String {
-        let text = self.token.map_or(text.to_string(), |token| token.cut_from(text));
+    fn sanitize(&self, text: &str) -> String {
+        let text = self.token.map_or(text.to_string(), |token| token.redact(text));
         text.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(LONGEST_WORDS).collect()
     }
 }
 
 impl Answer {
-    fn understand(asked: Asked) -> Self {
-        let parsed = serde_json::from_slice(&asked.body);
+    fn from_response(response: ApiResponse) -> Self {
+        let parsed = serde_json::from_slice(&response.body);
         Self {
-            status: asked.status,
+            status: response.status,
             is_json: parsed.is_ok(),
             body: parsed.unwrap_or_default(),
-            headers: asked.headers,
+            headers: response.headers,
         }
     }
 
     /// The service's own error text: `message`, and the messages of `errors`.
-    pub(super) fn words(&self) -> String {
+    pub(super) fn error_text(&self) -> String {
         let text = |value: &Value| value["message"].as_str().map(str::to_string);
         let errors = self.body["errors"].as_array().into_iter().flatten().filter_map(text);
         text(&self.body).into_iter().chain(errors).take(5).collect::<Vec<_>>().join("; ")
     }
 
-    /// True if there is another page of results.
+    /// True if the response links to another page of results.
     pub(super) fn has_more(&self) -> bool {
         let links = self.headers.get(LINK).and_then(|value| value.to_str().ok());
         links.is_some_and(|links| links.contains("rel=\"next\""))
@@ -156,7 +159,7 @@ impl Answer {
     }
 
     fn is_limited(&self) -> bool {
-        let is_secondary = self.words().to_ascii_lowercase().contains("rate limit");
+        let is_secondary = self.error_text().to_ascii_lowercase().contains("rate limit");
         matches!(self.status, 403 | 429)
             && (self.status == 429
                 || is_secondary
@@ -165,10 +168,10 @@ impl Answer {
     }
 
     /// The minimum delay before a retry; `None` if a retry would not help.
-    fn wants_patience(&self) -> Option<Duration> {
+    fn retry_delay(&self) -> Option<Duration> {
         let is_used_up = self.number("x-ratelimit-remaining") == Some(0);
-        let is_troubled = (500..=599).contains(&self.status);
-        if !is_troubled && (!self.is_limited() || is_used_up) {
+        let is_server_error = (500..=599).contains(&self.status);
+        if !is_server_error && (!self.is_limited() || is_used_up) {
             // An exhausted rate limit resets within the hour, not within seconds.
             return None;
         }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   Remote::of ── where `origin` is ──► protection   is the base branch protected?  (two requests, no changes)
-//!                                  └──► push         the task's branch, fast-forward, and nothing else
-//!                                  └──► pull_request finds the open one, or opens a new one
+//!                                  └──► push         pushes only the task's branch, fast-forward
+//!                                  └──► pull_request finds the open pull request, or opens a new one
 //! ```
 //!
 //! A token is sent only to the API that the user's environment names, or to GitHub's own: never to a host
@@ -26,14 +26,14 @@ pub use token::Token;
 
 use crate::workspace::WorkspaceError;
 
-/// An operation on a hosting service that failed.
+/// Why an operation on a hosting service failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForgeError {
     /// git failed, or the repository cannot be used.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// Guard refuses the operation, or cannot do it in the current situation.
+    /// guard refuses the operation, or a precondition is not met.
     #[error("{problem}")]
     Refused {
         /// What was refused, and why.
@@ -42,19 +42,17 @@ pub enum ForgeError {
         hint: String,
     },
     /// The remote's branch has commits that the local branch lacks.
-    #[error(
-        "{branch} of the remote {remote} has commits that the local branch does not have; nothing was pushed"
-    )]
+    #[error("the branch {branch} of the remote {remote} has commits that are not local; nothing was pushed")]
     NotForward {
         /// The short name of the branch.
         branch: String,
         /// The name of the remote.
         remote: String,
     },
-    /// The service refused, or its response cannot be understood.
+    /// The service refused the operation, or sent a response that guard cannot interpret.
     #[error("{what}: {why}")]
     Service {
-        /// The operation that guard asked for.
+        /// The operation that failed.
         what: String,
         /// The service's error text, or what is wrong with its response.
         why: String,
@@ -72,7 +70,7 @@ impl ForgeError {
             Self::Workspace(error) => error.hint(),
             Self::Refused { hint, .. } => Some(hint),
             Self::NotForward { .. } => {
-                Some("somebody else has pushed there: fetch, look at it, and push under another name")
+                Some("fetch the branch, review the commits, and push your work under another branch name")
             }
             Self::Service { .. } => None,
         }

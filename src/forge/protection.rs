@@ -70,18 +70,18 @@ pub fn protection(remote: &Remote, token: Option<&Token>, branch: &str) -> Prote
         return Protection::Unknown { why: format!("{} is not on GitHub", remote.shown) };
     };
     match Api::new(github, token) {
-        Ok(api) => add_up(github, rules(&api, short(branch)), classic(&api, token, short(branch))),
+        Ok(api) => combine(github, rules(&api, short(branch)), classic(&api, token, short(branch))),
         Err(why) => Protection::Unknown { why },
     }
 }
 
-fn add_up(github: &GitHub, rules: Found, classic: Found) -> Protection {
+fn combine(github: &GitHub, rules: Found, classic: Found) -> Protection {
     let in_force = rules.in_force | classic.in_force;
     if in_force.pull_request && in_force.no_force {
         return Protection::Protected;
     }
     let problems: Vec<String> = [
-        rules.problem.map(|problem| format!("its rules cannot be read: {problem}")),
+        rules.problem.map(|problem| format!("its rulesets cannot be read: {problem}")),
         classic.problem.map(|problem| format!("its branch protection cannot be read: {problem}")),
     ]
     .into_iter()
@@ -92,7 +92,7 @@ fn add_up(github: &GitHub, rules: Found, classic: Found) -> Protection {
         return Protection::Unknown { why: format!("{owner}/{repo}: {}", problems.join("; ")) };
     }
     let missing = [
-        (in_force.pull_request, "a pull request is not required"),
+        (in_force.pull_request, "pull requests are not required"),
         (in_force.no_force, "force pushes are not blocked"),
     ];
     let missing = missing.iter().filter(|(is_there, _)| !is_there).map(|(_, words)| (*words).to_string());
@@ -119,7 +119,7 @@ fn rules(api: &Api<'_>, branch: &str) -> Found {
             return found;
         }
     }
-    Found { problem: Some(format!("there are more than {MOST_PAGES} pages of them")), ..found }
+    Found { problem: Some(format!("there are more than {MOST_PAGES} pages of rules")), ..found }
 }
 
 /// The `type` of every rule; `None` if the response is not a list of rules.
@@ -131,7 +131,7 @@ fn types_of(answer: &Answer) -> Option<Vec<&str>> {
 /// Reads the older branch protection.
 fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
     if token.is_none() {
-        return Found::unreadable("that needs a token (GH_TOKEN, or `gh auth login`)".to_string());
+        return Found::unreadable("it needs a token; set GH_TOKEN or run `gh auth login`".to_string());
     }
     let answer = match api.get(&format!("/branches/{}/protection", escaped(branch))) {
         Ok(answer) => answer,
@@ -145,7 +145,7 @@ fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
         }
         // GitHub sends this exact message only to callers who may read the protection. Others get a plain
         // "Not Found".
-        404 if answer.words() == "Branch not protected" => Found::default(),
+        404 if answer.error_text() == "Branch not protected" => Found::default(),
         _ => Found::unreadable(api.explain(&answer)),
     }
 }

@@ -36,7 +36,7 @@ pub struct PullRequest {
     pub number: u64,
     /// The address of its web page.
     pub url: String,
-    /// It was already open. Its title and body were not changed.
+    /// Whether the pull request was already open. Its title and body were not changed then.
     pub existed: bool,
 }
 
@@ -48,19 +48,18 @@ pub fn pull_request(
 ) -> Result<PullRequest, ForgeError> {
     let Some(github) = remote.github() else {
         return Err(ForgeError::refused(
-            format!("{} is not on GitHub: guard opens no pull requests there", remote.shown),
-            "push the branch, and open a merge request yourself",
+            format!("{} is not on GitHub, and guard opens pull requests only on GitHub", remote.shown),
+            "push the branch, and open the pull request or merge request yourself",
         ));
     };
     let (head, base) = (short(proposal.head), short(proposal.base));
     if head == base || head.is_empty() || base.is_empty() {
-        let problem =
-            format!("a pull request leads from one branch to another, not from {head:?} to {base:?}");
-        return Err(ForgeError::refused(problem, "give the task a branch of its own"));
+        let problem = format!("a pull request needs two different branches; these are {head:?} and {base:?}");
+        return Err(ForgeError::refused(problem, "use a separate branch for the task"));
     }
     let GitHub { owner, repo, .. } = github;
     let failed = |why: String| ForgeError::Service {
-        what: format!("no pull request of {head} to {base} in {owner}/{repo}"),
+        what: format!("cannot open a pull request from {head} to {base} in {owner}/{repo}"),
         why,
     };
     let api = Api::new(github, Some(token)).map_err(failed)?;
@@ -68,12 +67,14 @@ pub fn pull_request(
         return Ok(found);
     }
     let answer = api.post("/pulls", &content(github, head, base, proposal)).map_err(failed)?;
-    match (answer.status, understand(&answer.body, github, false)) {
+    match (answer.status, parse_pull_request(&answer.body, github, false)) {
         (201, Some(made)) => Ok(made),
-        // Somebody else opened it first, or the response to our own request was lost.
-        (422, _) if answer.words().contains("already exists") => find(&api, github, head, base)
-            .map_err(failed)?
-            .ok_or_else(|| failed(format!("{}, but it is not to be found", api.explain(&answer)))),
+        // Another user or process opened it first, or the response to an earlier request was lost.
+        (422, _) if answer.error_text().contains("already exists") => {
+            find(&api, github, head, base).map_err(failed)?.ok_or_else(|| {
+                failed(format!("{}, but guard cannot find that pull request", api.explain(&answer)))
+            })
+        }
         _ => Err(failed(explain(&api, &answer))),
     }
 }
@@ -81,7 +82,7 @@ pub fn pull_request(
 fn explain(api: &Api<'_>, answer: &Answer) -> String {
     let why = api.explain(answer);
     match answer.status {
-        403 | 404 => format!("{why}; the token needs the right to write pull requests"),
+        403 | 404 => format!("{why}; the token needs write permission for pull requests"),
         _ => why,
     }
 }
@@ -103,12 +104,12 @@ fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option
     };
     match list.iter().find(is_it) {
         None => Ok(None),
-        Some(pull) => understand(pull, github, true).map(Some).ok_or_else(|| api.explain(&answer)),
+        Some(pull) => parse_pull_request(pull, github, true).map(Some).ok_or_else(|| api.explain(&answer)),
     }
 }
 
 /// Parses a pull request from the API's JSON.
-fn understand(pull: &Value, github: &GitHub, existed: bool) -> Option<PullRequest> {
+fn parse_pull_request(pull: &Value, github: &GitHub, existed: bool) -> Option<PullRequest> {
     let number = pull["number"].as_u64().filter(|number| *number > 0)?;
     let url = pull["html_url"].as_str()?;
     // The URL is printed and users open it, so it must be this pull request's page and have no unusual

@@ -20,7 +20,7 @@ pub struct Push {
     pub branch: String,
     /// The commit that the remote's branch points to now.
     pub tip: String,
-    /// The remote had this commit before; nothing was sent.
+    /// Whether the remote already had this commit, so that nothing was sent.
     pub already: bool,
 }
 
@@ -30,10 +30,8 @@ pub fn push(repository: &Repository, remote: &Remote, branch: &str, base: &str) 
     let branch = short(branch);
     if is_base(repository, remote, branch, base)? {
         return Err(ForgeError::refused(
-            format!(
-                "{branch} is where finished work goes; guard pushes a task's own branch and nothing else"
-            ),
-            "give the task a branch of its own, and merge it by a pull request",
+            format!("guard does not push {branch}: it is a base or default branch, not the branch of a task"),
+            "use a separate branch for the task, and merge it with a pull request",
         ));
     }
     match repository.push(&remote.name, &format!("refs/heads/{branch}"), PATIENCE)? {
@@ -42,13 +40,14 @@ pub fn push(repository: &Repository, remote: &Remote, branch: &str, base: &str) 
             Err(ForgeError::NotForward { branch: branch.to_string(), remote: remote.name.clone() })
         }
         Pushed::Refused(why) => {
-            let what = format!("{branch} was not pushed to {} ({})", remote.name, remote.shown);
+            let what = format!("cannot push {branch} to {} ({})", remote.name, remote.shown);
             Err(ForgeError::Service { what, why })
         }
     }
 }
 
-/// Compares in every form that git accepts for a branch: `main`, `refs/heads/main`, `origin/main`.
+/// True for a branch that guard never pushes: the base, in every form that git accepts (`main`, `refs/heads/main`,
+/// `origin/main`), the remote's default branch, `main` and `master`.
 fn is_base(repository: &Repository, remote: &Remote, branch: &str, base: &str) -> Result<bool, ForgeError> {
     let tracking = format!("{}/", remote.name);
     let local = base.strip_prefix("refs/").unwrap_or(base);

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::ForgeError;
-use crate::egress::{CompanyProxy, Upstream};
+use crate::egress::{Upstream, UpstreamProxy};
 use crate::policy::Host;
 use crate::workspace::Repository;
 
@@ -15,7 +15,7 @@ const GITHUB: (&str, &str) = ("github.com", "https://api.github.com");
 /// Aliases of GitHub's host. `ssh.github.com` serves ssh on the HTTPS port, for firewalls.
 const ALSO_GITHUB: [&str; 2] = ["www.github.com", "ssh.github.com"];
 /// Timeout of one API request.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum length of an owner's or a repository's name.
 const LONGEST: usize = 100;
 
@@ -54,9 +54,9 @@ pub struct GitHub {
     /// The address of the API.
     pub api: Upstream,
     /// The proxy on the way to the API.
-    pub proxy: CompanyProxy,
+    pub proxy: UpstreamProxy,
     /// Timeout of one request.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Remote {
@@ -73,11 +73,11 @@ impl Remote {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, ForgeError> {
         let Some(urls) = repository.remote(name)? else { return Ok(None) };
-        Self::understand(name, &urls.fetch, &urls.push, variable).map(Some)
+        Self::parse(name, &urls.fetch, &urls.push, variable).map(Some)
     }
 
     /// Parses a remote from its fetch URL and its push URL.
-    pub fn understand(
+    pub fn parse(
         name: &str,
         fetch: &str,
         push: &str,
@@ -90,15 +90,15 @@ impl Remote {
             && let Some(api) = api(host, &variable)?
             && let Some((owner, repo)) = owner_and_repo(path)
         {
-            let proxy = CompanyProxy::from_environment(&variable).map_err(|error| {
-                ForgeError::refused(error.to_string(), "name a proxy that begins with `http://`, or none")
+            let proxy = UpstreamProxy::from_environment(&variable).map_err(|error| {
+                ForgeError::refused(error.to_string(), "set the proxy to an `http://` URL, or unset it")
             })?;
             let pushes_to = match Address::parse(push) {
                 Address::Host { host: other, path, .. } if other == *host => owner_and_repo(&path),
                 _ => None,
             };
             let pushes_to = pushes_to.map_or_else(|| owner.clone(), |(owner, _)| owner);
-            kind = Kind::GitHub(Box::new(GitHub { owner, repo, pushes_to, api, proxy, patience: PATIENCE }));
+            kind = Kind::GitHub(Box::new(GitHub { owner, repo, pushes_to, api, proxy, timeout: TIMEOUT }));
         }
         Ok(Self { name: name.to_string(), shown: address.to_string(), host, kind })
     }
@@ -112,8 +112,8 @@ impl Remote {
     }
 }
 
-/// The API that serves a host, if that host is a GitHub. Only the environment can name one: a repository must
-/// not be able to redirect the token.
+/// The API of a host, if the host is github.com or a GitHub Enterprise server that the environment names. A
+/// repository's configuration must not be able to redirect the token.
 fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Upstream>, ForgeError> {
     let filled = |name: &str| variable(name).filter(|text| !text.is_empty());
     if let Some(text) = filled("GITHUB_API_URL") {
@@ -129,10 +129,10 @@ fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<
 }
 
 fn named_api(text: &str) -> Result<Upstream, ForgeError> {
-    let hint = "give it like `https://HOST/api/v3`, or unset it for github.com";
+    let hint = "set it to a URL such as `https://HOST/api/v3`, or unset it to use github.com";
     // The parser's own error would repeat the text, which may hold a password.
     if text.contains('@') {
-        return Err(ForgeError::refused("GITHUB_API_URL has a user name in it", hint));
+        return Err(ForgeError::refused("GITHUB_API_URL contains a user name", hint));
     }
     Upstream::parse(text).map_err(|error| ForgeError::refused(format!("GITHUB_API_URL: {error}"), hint))
 }
@@ -158,7 +158,7 @@ enum Address {
         path: String,
     },
     /// A local path.
-    Here(String),
+    Local(String),
     /// Needs a remote helper, or cannot be parsed. Holds only the start of the URL.
     Unknown(String),
 }
@@ -182,7 +182,7 @@ impl Address {
             Some(at) if !text[at..].starts_with('/') => {
                 Self::scp(text).unwrap_or_else(|| Self::Unknown("…".to_string()))
             }
-            _ => Self::Here(text.to_string()),
+            _ => Self::Local(text.to_string()),
         }
     }
 
@@ -192,7 +192,7 @@ impl Address {
             "http" => "http",
             "ssh" | "git+ssh" | "ssh+git" => "ssh",
             "git" => "git",
-            "file" => return Some(Self::Here(format!("file://{rest}"))),
+            "file" => return Some(Self::Local(format!("file://{rest}"))),
             _ => return None,
         };
         let (place, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -230,7 +230,7 @@ impl Address {
     fn host(&self) -> Option<&str> {
         match self {
             Self::Host { host, .. } => Some(host),
-            Self::Here(_) | Self::Unknown(_) => None,
+            Self::Local(_) | Self::Unknown(_) => None,
         }
     }
 }
@@ -242,7 +242,7 @@ impl fmt::Display for Address {
                 let port = port.map(|port| format!(":{port}")).unwrap_or_default();
                 write!(f, "{scheme}://{host}{port}{path}")
             }
-            Self::Here(text) | Self::Unknown(text) => f.write_str(text),
+            Self::Local(text) | Self::Unknown(text) => f.write_str(text),
         }
     }
 }

@@ -47,8 +47,8 @@ impl Token {
             if let Some(text) = variable(source).filter(|text| !text.is_empty()) {
                 let secret = Secret::one_word(text.into_bytes()).map_err(|problem| {
                     ForgeError::refused(
-                        format!("{source} is no token: {problem}"),
-                        "set it anew, or unset it",
+                        format!("{source} does not contain a valid token: {problem}"),
+                        "set it to a valid token, or unset it",
                     )
                 })?;
                 return Ok(Some(Self { secret, source }));
@@ -61,7 +61,7 @@ impl Token {
         let mut command = Command::new(gh);
         command.args(["auth", "token", "--hostname", host]).current_dir("/").env("PATH", search.path());
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        // A user who is not logged in has no token, and neither has one without `gh`. Both are fine.
+        // A user who is not logged in with `gh` has no token. That is not an error.
         let printed = Secret::printed_by(&mut command, PATIENCE).ok();
         Ok(printed.map(|secret| Self { secret, source: "gh auth token" }))
     }
@@ -77,7 +77,7 @@ impl Token {
     }
 
     /// Removes the token from a text: the service may repeat what it was sent.
-    pub(super) fn cut_from(&self, text: &str) -> String {
+    pub(super) fn redact(&self, text: &str) -> String {
         // A token is one ASCII word.
         let secret = std::str::from_utf8(self.secret.expose()).unwrap_or_default();
         if secret.is_empty() { text.to_string() } else { text.replace(secret, "…") }

@@ -1,4 +1,4 @@
-//! Plans a run, starts its processes, watches over them and returns a result. The only module that starts an agent.
+//! Plans a run, starts its processes, supervises them and returns a result. The only module that starts an agent.
 //!
 //! ```text
 //!   guard (run/)  ──fork──►  init (process/init.rs)  ──fork──►  agent (process/agent.rs)
@@ -6,8 +6,8 @@
 //!     judges and records       the run has a PID namespace         the program
 //! ```
 //!
-//! [`plan`] makes every decision and changes nothing. [`Launch::run`] only carries out a plan. [`Launch`] owns the
-//! order of the steps and undoes what it made for a run that does not take place.
+//! [`plan`] makes every decision and changes nothing on disk. [`Launch::run`] only carries out a plan. [`Launch`] owns
+//! the order of the steps. If the run never starts, it removes everything that it created for the run.
 
 pub mod discover;
 mod network;
@@ -17,7 +17,7 @@ mod run;
 
 pub use network::{AllowedHost, NetworkPlan, PlannedGateway, network_rules};
 pub use plan::api_keys::{KeySource, Keys, Secrets};
-pub use plan::git_paths::{Checkout, is_shared_place, may_be_in_repository};
+pub use plan::git_paths::{Checkout, is_shared_directory, may_be_in_repository};
 pub use plan::shims::{SHIM_PROGRAM, Shims, why_no_shims};
 pub use plan::workdir::check_links;
 pub use plan::{LaunchError, LaunchPlan, Limits, Options, RunRequest, plan};

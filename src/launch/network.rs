@@ -1,7 +1,8 @@
-//! Plans a run's network access from the policy, presets and the user's configuration: rules, gateways and variables.
-//! When the run is about to begin, opens the listeners for the proxy and the gateways.
+//! Plans a run's network access from the policy, presets and the user's configuration: which hosts the agent may reach,
+//! which APIs it reaches through a gateway, and which environment variables point programs at them. Before the run
+//! starts, opens the listeners of the proxy and the gateways.
 //!
-//! The agent must never get a key. It gets a placeholder, and the gateway adds the key outside the sandbox.
+//! The agent must never get an API key. It gets a placeholder, and the gateway adds the key outside the sandbox.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, TcpListener};
@@ -16,63 +17,65 @@ use super::discover::registries::Tool;
 use super::plan::api_keys::{KeySource, Keys, Secrets};
 use super::plan::{LaunchError, LaunchPlan, RunRequest};
 use crate::decide::NetworkRules;
-use crate::egress::{self, Bounds, CompanyProxy, Door, GatewayPlan, OpenedListeners, PeerRegistry, Upstream};
+use crate::egress::{
+    self, BoundListener, Bounds, GatewayPlan, ListenerKind, PeerRegistry, Upstream, UpstreamProxy,
+};
 use crate::outcome::HostTraffic;
 use crate::policy::{self, Budget, Config, HostEntry, Limits, Policy};
 use crate::sys::secret::Secret;
 use crate::transcript::Recorder;
 
-/// What the agent gets instead of a key.
+/// What the agent gets instead of an API key.
 pub(crate) const PLACEHOLDER: &str = "guard-keeps-the-key";
 /// A script that makes `fetch` of older Node versions use the proxy, and its path in the private home.
 pub(crate) const FETCH: (&str, &str) = (include_str!("../../shims/fetch.cjs"), ".guard/fetch.cjs");
-/// Stands for the proxy's port until the listener is open.
+/// The placeholder for the proxy's port, until the listener is open.
 const PROXY_PORT: &str = "{proxy-port}";
 
 /// A run's access to the network.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct NetworkPlan {
-    /// Hosts that may be reached through the proxy.
+    /// Hosts that the agent may reach through the proxy.
     pub allow: Vec<AllowedHost>,
-    /// Hosts that may not be reached, whatever allows them.
+    /// Hosts that the agent may not reach, even if `allow` lists them.
     pub deny: Vec<String>,
     /// Fixed addresses for host names.
     pub resolve: Vec<(String, IpAddr)>,
-    /// APIs that the run reaches through a gateway.
+    /// APIs that the agent reaches through a gateway.
     pub gateways: Vec<PlannedGateway>,
-    /// The run may connect to its own servers on loopback.
+    /// The agent may connect to servers on loopback that the run itself has started.
     pub loopback: bool,
-    /// Loopback ports that the run's own servers may listen on, also without `loopback`.
+    /// Loopback ports on which the run's servers may listen, even without `loopback`.
     pub listen: Vec<u16>,
     /// The budget for model requests.
     pub budget: Budget,
     #[serde(skip)]
     pub(crate) rules: Arc<NetworkRules>,
     #[serde(skip)]
-    company: CompanyProxy,
+    upstream_proxy: UpstreamProxy,
     #[serde(skip)]
     bounds: Bounds,
     #[serde(skip)]
     prices: Config,
 }
 
-/// An allowed host, with the source of the permission.
+/// A host that the agent may reach, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AllowedHost {
-    /// The host as an entry of a policy.
+    /// The host, as an entry of `[network] allow`.
     pub entry: String,
     /// The policy, preset or option that allows it.
     pub why: String,
 }
 
-/// An API behind a gateway.
+/// A gateway: the agent's requests to it go to an API, with the API key added.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlannedGateway {
     /// The gateway's name.
     pub name: String,
     /// The address of the API.
     pub upstream: String,
-    /// Where the key comes from.
+    /// Where the API key comes from, if the API needs one.
     pub key: Option<String>,
     #[serde(skip)]
     spec: policy::Gateway,
@@ -83,12 +86,12 @@ pub struct PlannedGateway {
 }
 
 impl PlannedGateway {
-    /// The address by which the run reaches the gateway.
+    /// The URL of the gateway, with a placeholder for the port.
     fn address(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port_mark())
+        format!("http://127.0.0.1:{}", self.port_placeholder())
     }
 
-    fn port_mark(&self) -> String {
+    fn port_placeholder(&self) -> String {
         format!("{{{}-port}}", self.name)
     }
 }
@@ -98,7 +101,7 @@ fn variable<'r>(request: &'r RunRequest, name: &str) -> Option<&'r str> {
     found.and_then(|(_, value)| value.to_str()).filter(|value| !value.is_empty())
 }
 
-/// The hosts of a preset.
+/// The hosts of a preset: those it names, and those from which its tools fetch packages.
 fn preset_hosts(
     name: &str,
     preset: &policy::Preset,
@@ -112,7 +115,7 @@ fn preset_hosts(
     let mut hosts: Vec<AllowedHost> = named.collect();
     for tool in &preset.tool {
         let Some(known) = Tool::named(&tool.name) else { continue };
-        let found = registries::of(known, home, environment);
+        let found = registries::find_registries(known, home, environment);
         hosts.extend(found.entries.into_iter().map(|entry| AllowedHost { entry, why: why(&tool.reason) }));
         notes.extend(found.notes);
     }
@@ -148,7 +151,7 @@ pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<Netw
     for name in network.presets.iter().chain(&options.presets) {
         let preset = policy::preset(name).ok_or_else(|| {
             let known: Vec<&str> = policy::PRESETS.iter().map(|(name, _)| *name).collect();
-            LaunchError::Input(format!("there is no network preset `{name}`; there are {}", known.join(", ")))
+            LaunchError::Input(format!("unknown network preset `{name}`; known are {}", known.join(", ")))
         })?;
         hosts.extend(preset_hosts(name, &preset, request.home.as_deref(), &request.environment, notes));
         for wanted in &preset.gateway {
@@ -161,12 +164,12 @@ pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<Netw
     let rules = NetworkRules::new(network, given);
     let own =
         network.allow.iter().map(|entry| AllowedHost { entry: entry.clone(), why: "policy".to_string() });
-    let company = CompanyProxy::from_environment(|name| variable(request, name).map(str::to_string));
-    let company = match company {
-        Ok(company) => company,
+    let upstream_proxy = UpstreamProxy::from_environment(|name| variable(request, name).map(str::to_string));
+    let upstream_proxy = match upstream_proxy {
+        Ok(proxy) => proxy,
         Err(error) if rules.is_empty() && gateways.is_empty() => {
             notes.push(error.to_string());
-            CompanyProxy::default()
+            UpstreamProxy::default()
         }
         Err(error) => return Err(LaunchError::Input(error.to_string())),
     };
@@ -179,15 +182,15 @@ pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<Netw
         listen: listen(network, &options.listen),
         budget: options.budget.tightened(request.policy.budget),
         rules: Arc::new(rules),
-        company,
+        upstream_proxy,
         bounds: bounds(&request.policy.limits),
         prices: request.config.clone(),
     })
 }
 
 /// The ports of the policy and of the command line, without duplicates.
-fn listen(network: &policy::Network, asked: &[u16]) -> Vec<u16> {
-    let mut ports: Vec<u16> = network.listen.iter().chain(asked).copied().collect();
+fn listen(network: &policy::Network, requested: &[u16]) -> Vec<u16> {
+    let mut ports: Vec<u16> = network.listen.iter().chain(requested).copied().collect();
     ports.sort_unstable();
     ports.dedup();
     ports
@@ -203,13 +206,13 @@ fn bounds(limits: &Limits) -> Bounds {
     }
 }
 
-/// The gateway with this name, if there is a key for it.
+/// Plans the gateway with this name. `None`, with a note, if there is no API key for it.
 fn gateway(
     request: &RunRequest,
     name: &str,
     notes: &mut Vec<String>,
 ) -> Result<Option<PlannedGateway>, LaunchError> {
-    let unknown = || LaunchError::Input(format!("there is no gateway `{name}`"));
+    let unknown = || LaunchError::Input(format!("unknown gateway `{name}`"));
     let variables = policy::key_variables(name).ok_or_else(unknown)?;
     let config = request.config.gateway.get(name).cloned().unwrap_or_default();
     let mut source = None;
@@ -219,16 +222,17 @@ fn gateway(
             _ => path.to_path_buf(),
         };
         let own = config.key_variable.as_deref();
-        let usual = own.into_iter().chain(variables.iter().copied().filter(|_| own.is_none()));
+        let names = own.into_iter().chain(variables.iter().copied().filter(|_| own.is_none()));
         let set = |name: &&str| request.key_variables.iter().any(|known| known == name);
         source = match (config.key_command, config.key_file) {
-            (Some(words), _) => Some(KeySource::Command(words)),
+            (Some(argv), _) => Some(KeySource::Command(argv)),
             (None, Some(path)) => Some(KeySource::File(home(&path))),
-            (None, None) => usual.clone().find(set).map(|name| KeySource::Variable(name.to_string())),
+            (None, None) => names.clone().find(set).map(|name| KeySource::Variable(name.to_string())),
         };
         if source.is_none() {
-            let names: Vec<String> = usual.map(|name| format!("${name}")).collect();
-            notes.push(format!("no gateway to {name}: there is no key in {}", names.join(" or ")));
+            let names: Vec<String> = names.map(|name| format!("${name}")).collect();
+            let names = names.join(" or ");
+            notes.push(format!("the run has no gateway to {name}: there is no API key in {names}"));
             return Ok(None);
         }
     }
@@ -237,10 +241,11 @@ fn gateway(
         spec.upstream_variables.iter().find_map(|name| variable(request, name).map(|value| (name, value)));
     let to = match (user, &config.upstream) {
         (Some((name, value)), _) => {
-            Upstream::parse(value).map_err(|error| LaunchError::Input(format!("{name}: {error}")))
+            Upstream::parse(value).map_err(|error| LaunchError::Input(format!("variable {name}: {error}")))
         }
         (None, Some(value)) => {
-            Upstream::parse(value).map_err(|error| LaunchError::Input(format!("config.toml: {error}")))
+            let place = format!("`upstream` of [gateway.{name}] in config.toml");
+            Upstream::parse(value).map_err(|error| LaunchError::Input(format!("{place}: {error}")))
         }
         (None, None) => {
             Upstream::parse(&spec.upstream).map_err(|error| LaunchError::Input(error.to_string()))
@@ -251,7 +256,7 @@ fn gateway(
 }
 
 impl NetworkPlan {
-    /// Whether any host may be reached. If not, the proxy still exists and refuses everything.
+    /// Whether the agent may reach any host. If not, there is still a proxy, which refuses every request.
     pub fn reaches_hosts(&self) -> bool {
         !self.rules.is_empty()
     }
@@ -271,7 +276,7 @@ impl NetworkPlan {
         // Makes the C library resolve names over TCP, where guard answers, and without the machine's search domains.
         variables.push(("RES_OPTIONS".into(), "use-vc ndots:0".into()));
         variables.push(("LOCALDOMAIN".into(), ".".into()));
-        // Checks for updates would only be denied, and every result would list the denial.
+        // guard would deny checks for updates, and every result would list the denial.
         variables.push(("npm_config_update_notifier".into(), "false".into()));
         variables.push(("PIP_DISABLE_PIP_VERSION_CHECK".into(), "1".into()));
         if self.reaches_hosts() {
@@ -304,37 +309,37 @@ impl NetworkPlan {
         if git.is_empty() { Vec::new() } else { vec![(".config/git/config", git)] }
     }
 
-    /// Fetches the keys of the gateways from their sources.
+    /// Fetches the API keys of the gateways from their sources.
     pub fn keys(&self, mut keys: Keys) -> Result<Secrets, LaunchError> {
         let mut fetch = |gateway: &PlannedGateway| {
             gateway.source.as_ref().map(|source| keys.fetch(&gateway.name, source)).transpose()
         };
         let gateways = self.gateways.iter().map(&mut fetch).collect::<Result<_, _>>()?;
-        Ok(Secrets { gateways, others: keys.rest() })
+        Ok(Secrets { gateways, others: keys.into_unused() })
     }
 }
 
-/// The open listeners of a run, which no thread serves yet.
+/// The open listeners of a run. The proxy's thread serves them once it has started.
 pub(crate) struct Network {
-    pub(crate) doors: Arc<PeerRegistry>,
-    opened: Vec<OpenedListeners>,
-    /// Keys that no gateway uses.
+    pub(crate) peer_registry: Arc<PeerRegistry>,
+    listeners: Vec<BoundListener>,
+    /// The caller's API keys that no gateway uses.
     others: Vec<Secret>,
 }
 
 impl Network {
-    /// The keys, so that the transcript can redact them. Called only when init exists, because init is forked with a
-    /// copy of this process's memory.
+    /// All API keys, so that the transcript can redact them. Call it only after the fork of init, which would get a
+    /// copy of them otherwise.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
-        let of_gateways = self.opened.iter().filter_map(|opened| match &opened.door {
-            Door::Gateway(plan) => plan.key.as_ref(),
-            Door::Proxy => None,
+        let of_gateways = self.listeners.iter().filter_map(|listener| match &listener.kind {
+            ListenerKind::Gateway(plan) => plan.key.as_ref(),
+            ListenerKind::Proxy => None,
         });
         of_gateways.chain(&self.others).map(|key| key.expose().to_vec())
     }
 
-    /// What the proxy's thread needs.
-    pub(crate) fn setting(
+    /// The settings of the proxy's thread. Moves the listeners into them.
+    pub(crate) fn proxy_config(
         &mut self,
         plan: &NetworkPlan,
         recorder: Recorder,
@@ -342,10 +347,10 @@ impl Network {
         exhausted: Arc<AtomicBool>,
     ) -> egress::ProxyConfig {
         egress::ProxyConfig {
-            opened: std::mem::take(&mut self.opened),
-            doors: self.doors.clone(),
+            listeners: std::mem::take(&mut self.listeners),
+            peer_registry: self.peer_registry.clone(),
             rules: plan.rules.clone(),
-            proxy: plan.company.clone(),
+            proxy: plan.upstream_proxy.clone(),
             bounds: plan.bounds,
             budget: egress::Budget::new(plan.budget, plan.prices.clone()),
             recorder,
@@ -354,9 +359,9 @@ impl Network {
         }
     }
 
-    /// Adds the connections that the supervisor refused.
+    /// Adds the connections that the supervisor denied to the traffic of their hosts.
     pub(crate) fn add_refused(&self, rows: &mut Vec<HostTraffic>) {
-        for (host, port, refused) in self.doors.refused() {
+        for (host, port, refused) in self.peer_registry.refused() {
             match rows.iter_mut().find(|row| row.host == host && row.port == port) {
                 Some(row) => row.refused += refused,
                 None => rows.push(HostTraffic { host, port, refused, ..HostTraffic::default() }),
@@ -369,32 +374,32 @@ impl Network {
 /// Opens the listeners, and writes their ports into the run's environment and files.
 pub(crate) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<Network> {
     let LaunchPlan { network: plan, environment, home_files, .. } = plan;
-    let mut opened = Vec::new();
+    let mut listeners = Vec::new();
     let mut ports = Vec::new();
-    let mut door = |door: Door, mark: &str| -> std::io::Result<()> {
+    let mut open_listener = |kind: ListenerKind, placeholder: &str| -> std::io::Result<()> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
         for (_, value) in environment.iter_mut() {
-            if let Some(text) = value.to_str().filter(|text| text.contains(mark)) {
-                *value = text.replace(mark, &port.to_string()).into();
+            if let Some(text) = value.to_str().filter(|text| text.contains(placeholder)) {
+                *value = text.replace(placeholder, &port.to_string()).into();
             }
         }
         for (_, text) in home_files.iter_mut() {
-            *text = text.replace(mark, &port.to_string());
+            *text = text.replace(placeholder, &port.to_string());
         }
         ports.push(port);
-        opened.push(OpenedListeners { door, listener });
+        listeners.push(BoundListener { kind, listener });
         Ok(())
     };
-    door(Door::Proxy, PROXY_PORT)?;
+    open_listener(ListenerKind::Proxy, PROXY_PORT)?;
     for (gateway, key) in plan.gateways.iter().zip(secrets.gateways) {
-        let behind = GatewayPlan {
+        let gateway_plan = GatewayPlan {
             name: gateway.name.clone(),
             upstream: gateway.to.clone(),
             spec: gateway.spec.clone(),
             key,
         };
-        door(Door::Gateway(Box::new(behind)), &gateway.port_mark())?;
+        open_listener(ListenerKind::Gateway(Box::new(gateway_plan)), &gateway.port_placeholder())?;
     }
-    Ok(Network { doors: Arc::new(PeerRegistry::new(ports)), opened, others: secrets.others })
+    Ok(Network { peer_registry: Arc::new(PeerRegistry::new(ports)), listeners, others: secrets.others })
 }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The directories below which agents may work, canonicalized when the server starts. If a path component is
-/// replaced by a link later, the link is not followed out of the roots.
+/// The directories below which agents may work, canonicalized when the server starts. A symbolic link that replaces
+/// a path component later cannot lead out of them.
 #[derive(Debug, Clone)]
 pub struct Roots(Vec<PathBuf>);
 
@@ -12,25 +12,25 @@ pub struct Roots(Vec<PathBuf>);
 #[non_exhaustive]
 pub enum RootError {
     /// The path does not exist or is not a directory.
-    #[error("{}: no such directory", .0.display())]
+    #[error("{} does not exist or is not a directory", .0.display())]
     NotFound(PathBuf),
     /// The path is not UTF-8. Clients name directories in JSON, which cannot express such a path.
-    #[error("{}: the name is not UTF-8", .0.display())]
+    #[error("the path {} is not valid UTF-8, so MCP clients cannot name it", .0.display())]
     NotUtf8(PathBuf),
 }
 
 impl Roots {
     /// Canonicalizes the directories, which must exist.
-    pub fn new(folders: &[PathBuf]) -> Result<Self, RootError> {
-        let real = |folder: &PathBuf| {
-            let found = folder.canonicalize().ok().filter(|found| found.is_dir());
-            let found = found.ok_or_else(|| RootError::NotFound(folder.clone()))?;
+    pub fn new(directories: &[PathBuf]) -> Result<Self, RootError> {
+        let real = |directory: &PathBuf| {
+            let found = directory.canonicalize().ok().filter(|found| found.is_dir());
+            let found = found.ok_or_else(|| RootError::NotFound(directory.clone()))?;
             if found.to_str().is_none() {
                 return Err(RootError::NotUtf8(found));
             }
             Ok(found)
         };
-        folders.iter().map(real).collect::<Result<_, _>>().map(Self)
+        directories.iter().map(real).collect::<Result<_, _>>().map(Self)
     }
 
     /// Resolves the directory that a client named to a path without links; callers must use only this path
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_are_where_they_really_are() -> std::io::Result<()> {
+    fn directories_are_where_they_really_are() -> std::io::Result<()> {
         let place = std::env::temp_dir().join(format!("guard-roots-{}", uuid::Uuid::now_v7()));
         fs::create_dir_all(place.join("real/inner"))?;
         fs::create_dir_all(place.join("real-not/inner"))?;

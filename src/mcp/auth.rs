@@ -16,7 +16,7 @@ use super::token::Token;
 pub(super) const PATH: &str = "/mcp";
 
 /// The authentication checks of this server.
-pub(super) struct Door {
+pub(super) struct Authenticator {
     token: Token,
     /// The accepted Host values, such as `127.0.0.1:8731`.
     names: Vec<String>,
@@ -26,16 +26,16 @@ pub(super) struct Door {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
-    pub(super) words: &'static str,
+    pub(super) message: &'static str,
 }
 
 impl Refusal {
-    fn new(status: StatusCode, words: &'static str) -> Self {
-        Self { status, words }
+    fn new(status: StatusCode, message: &'static str) -> Self {
+        Self { status, message }
     }
 }
 
-impl Door {
+impl Authenticator {
     pub(super) fn new(address: SocketAddr, token: Token) -> Self {
         let mut names = vec![address.to_string(), format!("localhost:{}", address.port())];
         if address.port() == 80 {
@@ -45,7 +45,7 @@ impl Door {
     }
 
     /// Checks a request before any byte of its body is read.
-    pub(super) fn judge(&self, request: &Parts) -> Result<(), Refusal> {
+    pub(super) fn authenticate(&self, request: &Parts) -> Result<(), Refusal> {
         self.check_host(&request.headers, &request.uri)?;
         self.check_origin(&request.headers)?;
         self.check_token(&request.headers)?;
@@ -54,24 +54,24 @@ impl Door {
         if request.uri.path() != PATH || request.uri.query().is_some() {
             return Err(Refusal::new(
                 StatusCode::NOT_FOUND,
-                "there is nothing here; the protocol is spoken at /mcp",
+                "nothing is served at this path; the MCP endpoint is /mcp",
             ));
         }
         Ok(())
     }
 
-    fn is_own(&self, name: &str) -> bool {
+    fn is_this_server(&self, name: &str) -> bool {
         self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
     fn check_host(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Refusal> {
         let host = only(headers, &HOST).and_then(|host| std::str::from_utf8(host).ok());
-        let is_meant = host.is_some_and(|host| self.is_own(host));
-        let is_targeted = uri.authority().is_none_or(|authority| self.is_own(authority.as_str()));
+        let is_meant = host.is_some_and(|host| self.is_this_server(host));
+        let is_targeted = uri.authority().is_none_or(|authority| self.is_this_server(authority.as_str()));
         if is_meant && is_targeted {
             return Ok(());
         }
-        Err(Refusal::new(StatusCode::FORBIDDEN, "the Host of the request is not this server"))
+        Err(Refusal::new(StatusCode::FORBIDDEN, "the Host header does not name this server"))
     }
 
     fn check_origin(&self, headers: &HeaderMap) -> Result<(), Refusal> {
@@ -79,24 +79,25 @@ impl Door {
             return Ok(());
         }
         let origin = only(headers, &ORIGIN).and_then(|origin| std::str::from_utf8(origin).ok());
-        if origin.and_then(|origin| origin.strip_prefix("http://")).is_some_and(|name| self.is_own(name)) {
+        let name = origin.and_then(|origin| origin.strip_prefix("http://"));
+        if name.is_some_and(|name| self.is_this_server(name)) {
             return Ok(());
         }
         Err(Refusal::new(
             StatusCode::FORBIDDEN,
-            "the request comes from a web page (Origin), and none is let in",
+            "requests from web pages (with an Origin header) are not accepted",
         ))
     }
 
     fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let said = only(headers, &AUTHORIZATION).unwrap_or_default();
-        let (scheme, word) = said.split_at_checked(7).unwrap_or_default();
-        if scheme.eq_ignore_ascii_case(b"bearer ") && self.token.is(word) {
+        let header = only(headers, &AUTHORIZATION).unwrap_or_default();
+        let (scheme, token) = header.split_at_checked(7).unwrap_or_default();
+        if scheme.eq_ignore_ascii_case(b"bearer ") && self.token.matches(token) {
             return Ok(());
         }
         Err(Refusal::new(
             StatusCode::UNAUTHORIZED,
-            "the token is missing or wrong: `Authorization: Bearer TOKEN`",
+            "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`",
         ))
     }
 }

@@ -25,22 +25,22 @@ struct Running {
     cancel: Cancel,
     since: Instant,
     message: String,
-    asker: CallerId,
+    caller: CallerId,
 }
 
 /// All running calls of this server.
 pub(super) struct Calls {
     executor: Executor,
-    pub(super) kept: ResultStore,
-    most: usize,
+    pub(super) results: ResultStore,
+    max_calls: usize,
     log: fn(&str),
-    state: Mutex<Calling>,
+    state: Mutex<CallTable>,
     /// Changes whenever a call ends.
     ends: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct Calling {
+struct CallTable {
     running: HashMap<String, Running>,
     is_closing: bool,
 }
@@ -53,18 +53,18 @@ struct Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.calls.with(|calling| calling.running.remove(&self.id));
+        self.calls.with(|table| table.running.remove(&self.id));
         self.calls.ends.send_modify(|count| *count += 1);
     }
 }
 
 impl Calls {
-    pub(super) fn new(executor: Executor, kept: ResultStore, most: usize, log: fn(&str)) -> Self {
+    pub(super) fn new(executor: Executor, results: ResultStore, max_calls: usize, log: fn(&str)) -> Self {
         let (state, ends) = (Mutex::default(), watch::Sender::new(0));
-        Self { executor, kept, most, log, state, ends }
+        Self { executor, results, max_calls, log, state, ends }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Calling) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut CallTable) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -72,25 +72,26 @@ impl Calls {
     pub(super) fn begin(
         self: &Arc<Self>,
         request: ExecRequest,
-        asker: CallerId,
+        caller: CallerId,
         finish: impl FnOnce(&str, ExecResult) -> Value + Send + 'static,
     ) -> Result<(String, oneshot::Receiver<Value>), (ErrorKind, String)> {
         let id = uuid::Uuid::now_v7().to_string();
         let cancel = Cancel::default();
-        let running =
-            Running { cancel: cancel.clone(), since: Instant::now(), message: "starting".to_string(), asker };
-        self.with(|calling| {
-            if calling.is_closing {
-                return Err((ErrorKind::Cancelled, "the server is ending".to_string()));
+        let message = "starting".to_string();
+        let running = Running { cancel: cancel.clone(), since: Instant::now(), message, caller };
+        self.with(|table| {
+            if table.is_closing {
+                return Err((ErrorKind::Cancelled, "the server is shutting down".to_string()));
             }
-            if calling.running.len() >= self.most {
+            if table.running.len() >= self.max_calls {
                 let problem = format!(
-                    "{} calls are running, and no more are made at once; wait for one, or end one with guard_cancel",
-                    self.most
+                    "{} calls are already running, which is the maximum; wait until one has ended, or cancel \
+                     one with guard_cancel",
+                    self.max_calls
                 );
                 return Err((ErrorKind::Busy, problem));
             }
-            calling.running.insert(id.clone(), running);
+            table.running.insert(id.clone(), running);
             Ok(())
         })?;
         let ending = Ending { calls: self.clone(), id: id.clone() };
@@ -98,10 +99,11 @@ impl Calls {
         let work = move || {
             let (calls, id) = (ending.calls.clone(), ending.id.clone());
             let open = calls.open(&id, &request);
-            let result = calls.executor.execute(&request, &cancel, &mut |event| calls.hear(&id, &event));
+            let on_event = &mut |event: AgentEvent| calls.record_progress(&id, &event);
+            let result = calls.executor.execute(&request, &cancel, on_event);
             let value = bounded(finish(&id, result));
             if let Some(Err(error)) = open.map(|open| open.finish(value.clone())) {
-                (calls.log)(&format!("guard: the result of the call {id} cannot be kept: {error}"));
+                (calls.log)(&format!("guard: cannot store the result of the call {id}: {error}"));
             }
             drop(ending);
             let _ = sender.send(value);
@@ -115,48 +117,49 @@ impl Calls {
     fn open(&self, id: &str, request: &ExecRequest) -> Option<OpenCall> {
         let began = Timestamp::try_from(SystemTime::now()).map(|now| now.to_string()).unwrap_or_default();
         let record = Record { call_id: id.to_string(), cd: request.cd.clone(), began, result: None };
-        self.kept
+        self.results
             .begin(record)
             .inspect_err(|error| {
-                let folder = self.kept.folder.display();
+                let directory = self.results.directory.display();
                 (self.log)(&format!(
-                    "guard: the result of the call {id} will not be kept in {folder}: {error}"
+                    "guard: cannot create the record of the call {id} in {directory}, so its result will not \
+                     be stored: {error}"
                 ));
             })
             .ok()
     }
 
-    /// Remembers what the agent does, for progress reports.
-    fn hear(&self, id: &str, event: &AgentEvent) {
+    /// Remembers the agent's latest event as the message of progress reports.
+    fn record_progress(&self, id: &str, event: &AgentEvent) {
         if !event.event_type.starts_with("agent.") {
             return;
         }
-        let said: String = format!("{}: {}", event.event_type, event.message).chars().take(200).collect();
-        self.with(|calling| {
-            if let Some(running) = calling.running.get_mut(id) {
-                running.message = said;
+        let message: String = format!("{}: {}", event.event_type, event.message).chars().take(200).collect();
+        self.with(|table| {
+            if let Some(running) = table.running.get_mut(id) {
+                running.message = message;
             }
         });
     }
 
     /// The last message of a running call, and how long the call has run.
     pub(super) fn progress(&self, id: &str) -> Option<(String, Duration)> {
-        self.with(|calling| {
-            calling.running.get(id).map(|running| (running.message.clone(), running.since.elapsed()))
+        self.with(|table| {
+            table.running.get(id).map(|running| (running.message.clone(), running.since.elapsed()))
         })
     }
 
     /// Cancels a running call of this server. Returns whether there was one.
     pub(super) fn cancel(&self, id: &str) -> bool {
-        self.with(|calling| calling.running.get(id).map(|running| running.cancel.set())).is_some()
+        self.with(|table| table.running.get(id).map(|running| running.cancel.set())).is_some()
     }
 
-    /// Cancels the call that this client started by this request. If the client used the request id twice,
-    /// cancels the newest.
-    pub(super) fn cancel_asked(&self, asker: &CallerId) {
-        self.with(|calling| {
-            let asked = calling.running.values().filter(|running| running.asker == *asker);
-            if let Some(running) = asked.max_by_key(|running| running.since) {
+    /// Cancels the call that this client started with this request. If the client used the request id twice, cancels
+    /// the newest call.
+    pub(super) fn cancel_by_caller(&self, caller: &CallerId) {
+        self.with(|table| {
+            let started = table.running.values().filter(|running| running.caller == *caller);
+            if let Some(running) = started.max_by_key(|running| running.since) {
                 running.cancel.set();
             }
         });
@@ -164,28 +167,28 @@ impl Calls {
 
     /// Cancels all calls and accepts no more.
     pub(super) fn close(&self) {
-        self.with(|calling| {
-            calling.is_closing = true;
-            for running in calling.running.values() {
+        self.with(|table| {
+            table.is_closing = true;
+            for running in table.running.values() {
                 running.cancel.set();
             }
         });
     }
 
     /// Waits until a call has ended, up to a time limit. Returns whether it has.
-    pub(super) async fn has_ended(&self, id: &str, within: Duration) -> bool {
-        self.wait(within, |calling| !calling.running.contains_key(id)).await
+    pub(super) async fn wait_for_call(&self, id: &str, within: Duration) -> bool {
+        self.wait(within, |table| !table.running.contains_key(id)).await
     }
 
     /// Waits until all calls have ended, up to a time limit. Returns whether they have.
-    pub(super) async fn have_ended(&self, within: Duration) -> bool {
-        self.wait(within, |calling| calling.running.is_empty()).await
+    pub(super) async fn wait_for_all(&self, within: Duration) -> bool {
+        self.wait(within, |table| table.running.is_empty()).await
     }
 
-    async fn wait(&self, within: Duration, is_so: impl Fn(&Calling) -> bool) -> bool {
+    async fn wait(&self, within: Duration, is_so: impl Fn(&CallTable) -> bool) -> bool {
         let mut ends = self.ends.subscribe();
         let waiting = async {
-            while !self.with(|calling| is_so(calling)) {
+            while !self.with(|table| is_so(table)) {
                 if ends.changed().await.is_err() {
                     return;
                 }

@@ -10,21 +10,21 @@ use crate::decide::{judge, load};
 use crate::outcome::ErrorKind;
 use crate::policy::PolicyDirs;
 
-/// Ask a policy about a command.
+/// Ask what a policy decides about a command. The command does not run.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Check {
-    /// The command and its arguments.
+    /// The command and its arguments. Give either `command` or `shell`.
     #[serde(default)]
     command: Vec<String>,
-    /// Shell text instead.
+    /// A shell command line, instead of `command`.
     #[serde(default)]
     #[schemars(with = "String")]
     shell: Option<String>,
-    /// The policy, by its name; `strict` unless given.
+    /// The name of the policy. Default: `strict`.
     #[serde(default = "strict")]
     policy: String,
-    /// The directory it would run in: an absolute path.
+    /// The directory in which the command would run, as an absolute path. Default: `/`.
     #[serde(default = "top")]
     cwd: String,
 }
@@ -37,41 +37,41 @@ fn top() -> String {
     "/".to_string()
 }
 
-/// What the policy says.
+/// The decision of the policy.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct Checked {
-    /// The question could be answered.
+    /// Whether the parameters were valid, so that there is a decision.
     success: bool,
-    /// `allow`, `ask` (a person; denied where there is none) or `deny`.
+    /// The decision: `allow`, `deny`, or `ask`. `ask` means that the user must confirm; an unattended run is denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["allow", "ask", "deny"]), with = "String")]
     decision: Option<String>,
-    /// The rule behind it.
+    /// The id of the rule that decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rule: Option<String>,
-    /// Why.
+    /// The reason that the rule gives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// What to do instead.
+    /// What the rule suggests to do instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     instead: Option<String>,
-    /// The part of the command that caused it.
+    /// The part of the command that the rule matched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     part: Option<String>,
-    /// The policy's name.
+    /// The name of the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
-    /// What was wrong with the question.
+    /// The error message, if a parameter is invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// The same in a word.
+    /// The kind of error: `invalid_input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error_kind: Option<ErrorKind>,
 }
 
 /// Handles a call of the tool.
 pub(super) fn check(given: JsonObject) -> Checked {
-    read(given).and_then(|asked| judged(&asked)).unwrap_or_else(|problem| Checked {
+    read(given).and_then(|asked| evaluate(&asked)).unwrap_or_else(|problem| Checked {
         error: Some(problem),
         error_kind: Some(ErrorKind::InvalidInput),
         ..Checked::default()
@@ -86,15 +86,15 @@ fn read(given: JsonObject) -> Result<Check, String> {
         policy: given.optional("policy")?.unwrap_or_else(strict),
         cwd: given.optional("cwd")?.unwrap_or_else(top),
     };
-    given.nothing_else()?;
+    given.reject_unknown()?;
     Ok(asked)
 }
 
-fn judged(asked: &Check) -> Result<Checked, String> {
+fn evaluate(asked: &Check) -> Result<Checked, String> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     // A path is not accepted: guard would read the file, and its error messages could reveal the content.
     if !asked.policy.bytes().all(is_name) || asked.policy.ends_with(".toml") {
-        return Err("the parameter `policy` is the name of a policy, not a file".to_string());
+        return Err("the parameter `policy` must be the name of a policy, not a path".to_string());
     }
     if !asked.cwd.starts_with('/') {
         return Err("the parameter `cwd` must be an absolute path".to_string());
@@ -102,12 +102,12 @@ fn judged(asked: &Check) -> Result<Checked, String> {
     let request = match (&asked.shell, asked.command.is_empty()) {
         (Some(text), true) => Request::Shell(text.clone().into_bytes()),
         (None, false) => Request::Argv(asked.command.iter().map(|word| word.clone().into_bytes()).collect()),
-        _ => return Err("give either the parameter `command` or the parameter `shell`".to_string()),
+        _ => return Err("set exactly one of the parameters `command` and `shell`".to_string()),
     };
     let policy = load(&asked.policy, &PolicyDirs::from_environment(), false)
         .map_err(|error| format!("the parameter `policy`: {error}"))?;
     let context = Context {
-        folder: Cwd::from_absolute(asked.cwd.as_bytes()),
+        cwd: Cwd::from_absolute(asked.cwd.as_bytes()),
         limits: policy.command_limits(),
         ..Context::default()
     };

@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::auth::{Door, PATH, Refusal};
+use super::auth::{Authenticator, PATH, Refusal};
 use super::server::{Server, Shared};
 use super::sessions::{Answer, Sessions};
 use super::token::Token;
@@ -33,22 +33,22 @@ use super::{END, Stop};
 
 /// The maximum number of simultaneous connections.
 const MOST_CONNECTIONS: usize = 128;
-/// A connection that has not presented the token by then is closed.
-const STRANGER: Duration = Duration::from_secs(10);
+/// A connection that has not presented the token within this time is closed.
+const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may wait for the next request or for the rest of its headers.
-const HEADERS: Duration = Duration::from_secs(60);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take to send a body.
-const BODY: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long, in milliseconds, a client may leave sent data unacknowledged.
-const UNREAD: u32 = 30_000;
+const UNACKNOWLEDGED_MS: u32 = 30_000;
 /// The maximum size of the request line and headers.
 const LARGEST_HEAD: usize = 32 << 10;
 /// The maximum number of headers.
 const MOST_HEADERS: usize = 64;
 /// The maximum size of a body, which exceeds the longest prompt.
 const LARGEST_BODY: usize = 16 << 20;
-/// How long pending responses may take when the server stops.
-const LEAVING: Duration = Duration::from_secs(1);
+/// How long the server waits for pending responses when it stops.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// The header with the session id.
 const SESSION: &str = "mcp-session-id";
 
@@ -64,13 +64,13 @@ pub struct Listening {
 #[non_exhaustive]
 pub enum ListenError {
     /// The text is not an address with a port.
-    #[error("{0}: this is not an address and a port")]
+    #[error("{0} is not an address with a port, such as 127.0.0.1:8731")]
     NoAddress(String),
     /// The address is not on loopback.
-    #[error("{0}: other machines could reach this; only loopback addresses are listened on")]
+    #[error("{0} is not a loopback address; guard listens only on loopback, out of reach of other machines")]
     NotLoopback(String),
     /// The operating system refused to listen.
-    #[error("{address}: cannot listen there: {source}")]
+    #[error("cannot listen on {address}: {source}")]
     Io {
         /// The requested address.
         address: String,
@@ -106,8 +106,8 @@ impl Listening {
 }
 
 /// What all connections share: authentication, sessions, and the MCP service.
-struct House {
-    door: Door,
+struct HttpServer {
+    auth: Authenticator,
     sessions: Arc<Sessions>,
     protocol: StreamableHttpService<Server, LocalSessionManager>,
 }
@@ -123,7 +123,7 @@ pub(super) async fn serve(
     let calls = shared.calls.clone();
     let sessions = Sessions::new();
     let config = StreamableHttpServerConfig::default()
-        // `Door` has already checked the host, including the port.
+        // `Authenticator` has already checked the host, including the port.
         .disable_allowed_hosts()
         .with_max_request_body_bytes(LARGEST_BODY);
     let closing = config.cancellation_token.clone();
@@ -133,19 +133,20 @@ pub(super) async fn serve(
         Ok(Server { shared: shared.clone(), client, ends_with_client: false })
     };
     let protocol = StreamableHttpService::new(factory, sessions.manager.clone(), config);
-    let house = Arc::new(House { door: Door::new(listening.address, token), sessions, protocol });
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let auth = Authenticator::new(listening.address, token);
+    let server = Arc::new(HttpServer { auth, sessions, protocol });
+    let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     // Reject a connection at once if the limit is reached.
-                    if let Ok(place) = places.clone().try_acquire_owned() {
-                        let house = house.clone();
+                    if let Ok(permit) = permits.clone().try_acquire_owned() {
+                        let server = server.clone();
                         connections.spawn(async move {
-                            connection(stream, house).await;
-                            drop(place);
+                            serve_connection(stream, server).await;
+                            drop(permit);
                         });
                     }
                 }
@@ -158,65 +159,66 @@ pub(super) async fn serve(
     }
     drop(listener);
     calls.close();
-    calls.have_ended(END).await;
-    let leaving = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(LEAVING / 2, leaving).await;
+    calls.wait_for_all(END).await;
+    let closed = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(SHUTDOWN_GRACE / 2, closed).await;
     closing.cancel();
-    let leaving = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(LEAVING / 2, leaving).await;
+    let closed = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(SHUTDOWN_GRACE / 2, closed).await;
     Ok(())
 }
 
-async fn connection(stream: TcpStream, house: Arc<House>) {
-    // A client that reads nothing must not hold its pending data for ever.
-    let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &UNREAD);
+async fn serve_connection(stream: TcpStream, server: Arc<HttpServer>) {
+    // A client that reads nothing must not keep its pending data in memory forever.
+    let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &UNACKNOWLEDGED_MS);
     let _ = stream.set_nodelay(true);
-    let is_known = Arc::new(AtomicBool::new(false));
+    let is_authenticated = Arc::new(AtomicBool::new(false));
     let service = service_fn(|request| {
-        let (house, is_known) = (house.clone(), is_known.clone());
-        async move { Ok::<_, Infallible>(house.answer(request, &is_known).await) }
+        let (server, is_authenticated) = (server.clone(), is_authenticated.clone());
+        async move { Ok::<_, Infallible>(server.respond(request, &is_authenticated).await) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder.max_headers(MOST_HEADERS).max_header_size(LARGEST_HEAD).max_buf_size(2 * LARGEST_HEAD);
-    let stranger = async {
-        tokio::time::sleep(STRANGER).await;
-        if is_known.load(Ordering::Relaxed) {
+    let auth_timeout = async {
+        tokio::time::sleep(AUTH_TIMEOUT).await;
+        if is_authenticated.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
     };
     tokio::select! {
         _ = builder.serve_connection(TokioIo::new(stream), service) => {}
-        () = stranger => {}
+        () = auth_timeout => {}
     }
 }
 
-impl House {
-    async fn answer(&self, request: Request<Incoming>, is_known: &AtomicBool) -> Response<Answer> {
+impl HttpServer {
+    /// Authenticates a request and passes it to the MCP service.
+    async fn respond(&self, request: Request<Incoming>, is_authenticated: &AtomicBool) -> Response<Answer> {
         let (head, body) = request.into_parts();
-        if let Err(refusal) = self.door.judge(&head) {
+        if let Err(refusal) = self.auth.authenticate(&head) {
             return refused(&refusal);
         }
-        is_known.store(true, Ordering::Relaxed);
+        is_authenticated.store(true, Ordering::Relaxed);
         let body = match read(body).await {
             Ok(body) => body,
             Err(refusal) => return refused(&refusal),
         };
         let session = head.headers.get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_string);
-        let opens = head.method == Method::POST && session.is_none() && is_hello(&body);
+        let opens = head.method == Method::POST && session.is_none() && is_initialize(&body);
         let opening = if opens { Some(self.sessions.opening.lock().await) } else { None };
-        if opens && !self.sessions.have_room().await {
-            let words = "there are as many sessions as this server holds; end one, or try again in a minute";
-            return refused(&Refusal { status: StatusCode::SERVICE_UNAVAILABLE, words });
+        if opens && !self.sessions.make_room().await {
+            let message = "the maximum number of sessions is open; end one, or try again in a minute";
+            return refused(&Refusal { status: StatusCode::SERVICE_UNAVAILABLE, message });
         }
         let mut in_use = match &session {
-            Some(id) => self.sessions.enter(id).await,
+            Some(id) => self.sessions.mark_in_use(id).await,
             None => None,
         };
         let response = self.protocol.handle(Request::from_parts(head, Full::new(body))).await;
         drop(opening);
         if let Some(id) = response.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
-            in_use = self.sessions.enter(id).await;
+            in_use = self.sessions.mark_in_use(id).await;
         }
         response.map(|body| Answer { body, _in_use: in_use })
     }
@@ -224,21 +226,24 @@ impl House {
 
 /// Reads a body within the limits on size and time.
 async fn read(body: Incoming) -> Result<Bytes, Refusal> {
-    let too_late = Refusal { status: StatusCode::REQUEST_TIMEOUT, words: "the body did not come in time" };
+    let too_late = Refusal {
+        status: StatusCode::REQUEST_TIMEOUT,
+        message: "the request body did not arrive within 30 seconds",
+    };
     let too_large = Refusal {
         status: StatusCode::PAYLOAD_TOO_LARGE,
-        words: "the body is larger than 16 MiB, or broke off",
+        message: "the request body is larger than 16 MiB, or incomplete",
     };
     if hyper::body::Body::size_hint(&body).lower() > LARGEST_BODY as u64 {
         return Err(too_large);
     }
     let reading = Limited::new(body, LARGEST_BODY).collect();
-    let read = tokio::time::timeout(BODY, reading).await.map_err(|_| too_late)?;
+    let read = tokio::time::timeout(BODY_TIMEOUT, reading).await.map_err(|_| too_late)?;
     read.map(|body| body.to_bytes()).map_err(|_| too_large)
 }
 
-/// Whether a message opens a session.
-fn is_hello(body: &[u8]) -> bool {
+/// True if a message opens a session.
+fn is_initialize(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Message {
         method: String,
@@ -248,7 +253,7 @@ fn is_hello(body: &[u8]) -> bool {
 
 /// Responds with the reason and closes the connection.
 fn refused(refusal: &Refusal) -> Response<Answer> {
-    let body = Full::new(Bytes::from(format!("guard: {}\n", refusal.words))).boxed();
+    let body = Full::new(Bytes::from(format!("guard: {}\n", refusal.message))).boxed();
     let mut response = Response::new(Answer { body, _in_use: None });
     *response.status_mut() = refusal.status;
     let headers = response.headers_mut();

@@ -58,7 +58,7 @@ pub struct McpConfig {
     pub calls: PathBuf,
     /// The maximum number of simultaneous calls.
     pub most_calls: usize,
-    /// Reports a message to people, outside of the protocol.
+    /// Prints a message for the user, outside of the MCP protocol.
     pub log: fn(&str),
 }
 
@@ -90,13 +90,13 @@ pub fn serve_http(setting: McpConfig, listening: Listening, token: Token, stop: 
 
 fn run(setting: McpConfig, serve: impl AsyncFnOnce(Arc<Shared>) -> io::Result<()>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let kept = ResultStore { folder: setting.calls };
-    let calls = Arc::new(Calls::new(setting.executor, kept, setting.most_calls, setting.log));
+    let results = ResultStore { directory: setting.calls };
+    let calls = Arc::new(Calls::new(setting.executor, results, setting.most_calls, setting.log));
     let shared = Arc::new(Shared::new(calls.clone(), setting.roots, setting.log));
     let served = runtime.block_on(async {
         let served = serve(shared).await;
         calls.close();
-        calls.have_ended(END).await;
+        calls.wait_for_all(END).await;
         served
     });
     runtime.shutdown_background();

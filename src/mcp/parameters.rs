@@ -4,6 +4,7 @@ use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// The parameters of a tool call that are not parsed yet, and the names that were asked for.
 pub(super) struct Parameters {
     given: JsonObject,
     known: Vec<&'static str>,
@@ -25,12 +26,12 @@ impl Parameters {
     }
 
     /// Fails if there are unknown parameters.
-    pub(super) fn nothing_else(self) -> Result<(), String> {
+    pub(super) fn reject_unknown(self) -> Result<(), String> {
         match self.given.keys().next() {
             None => Ok(()),
             Some(name) => {
                 let name: String = name.chars().take(80).collect();
-                Err(format!("there is no parameter `{name}`; there are {}", self.known.join(", ")))
+                Err(format!("unknown parameter `{name}`; known parameters are {}", self.known.join(", ")))
             }
         }
     }
@@ -42,12 +43,12 @@ impl Parameters {
             Some(value) => whole(value),
         };
         let value = serde_json::from_value(value)
-            .map_err(|error| format!("the parameter `{name}` cannot be understood: {error}"))?;
+            .map_err(|error| format!("the parameter `{name}` is invalid: {error}"))?;
         Ok(Some(value))
     }
 }
 
-/// In JSON Schema 300.0 is an integer, and some clients send integers in that form.
+/// Converts a number such as `300.0` to an integer: JSON Schema counts it as one, and some clients send it.
 fn whole(value: Value) -> Value {
     match value.as_f64().filter(|_| !value.is_u64() && !value.is_i64()) {
         Some(number) if number.fract() == 0.0 && (0.0..9e15).contains(&number) => Value::from(number as u64),
@@ -74,7 +75,7 @@ mod tests {
         assert!(read.optional::<u64>("d").is_err_and(|problem| problem.contains("`d`")));
         assert!(read.required::<u64>("f").is_err_and(|problem| problem.contains("`f` is missing")));
         assert!(
-            read.nothing_else()
+            read.reject_unknown()
                 .is_err_and(|problem| problem.contains("`e`") && problem.contains("a, b, c, d, f"))
         );
     }

@@ -17,9 +17,9 @@ pub(super) fn all() -> Vec<Prompt> {
     let arguments = vec![
         argument("task_type", "advice, review or execute", true),
         argument("tasks", "The questions or tasks, numbered", true),
-        argument("background", "What the agent should know", false),
+        argument("background", "Background information for the agent", false),
         argument("context", "Engineering context: contract, principles, project context, as text", false),
-        argument("expected_output", "What should come back", false),
+        argument("expected_output", "The expected form of the answer", false),
         argument("language", "en (the default) or zh", false),
     ];
     vec![Prompt::new(
@@ -33,7 +33,8 @@ pub(super) fn all() -> Vec<Prompt> {
 pub(super) fn get(name: &str, given: JsonObject) -> Result<GetPromptResult, ErrorData> {
     if name != NAME {
         let name: String = name.chars().take(80).collect();
-        return Err(ErrorData::invalid_params(format!("there is no prompt `{name}`"), None));
+        let problem = format!("unknown prompt `{name}`; the only prompt is `{NAME}`");
+        return Err(ErrorData::invalid_params(problem, None));
     }
     let text = read(given).map_err(|problem| ErrorData::invalid_params(problem, None))?;
     let message = PromptMessage::new_text(Role::User, text);
@@ -52,10 +53,10 @@ fn read(given: JsonObject) -> Result<String, String> {
     let language = match given.optional::<String>("language")?.as_deref() {
         None | Some("en") => Language::English,
         Some("zh") => Language::Chinese,
-        Some(_) => return Err("the parameter `language` is en or zh".to_string()),
+        Some(_) => return Err("the parameter `language` must be `en` or `zh`".to_string()),
     };
-    given.nothing_else()?;
-    Ok(text.written_in(language))
+    given.reject_unknown()?;
+    Ok(text.render(language))
 }
 
 #[cfg(test)]

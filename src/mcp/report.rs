@@ -18,61 +18,61 @@ const MOST_LISTED: usize = 20;
 /// How long to wait for a cancelled call to end.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Ask for the result of an earlier call or run.
+/// Report the state and the result of an earlier call or run.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Report {
-    /// A `call_id`, or a run's id; the newest calls are listed without one.
+    /// A `call_id` or a `run_id`. Without an id, the newest calls are listed.
     #[serde(default)]
     #[schemars(with = "String")]
     #[allow(dead_code, reason = "read by its name")]
     id: Option<String>,
 }
 
-/// How it stands.
+/// The state of a call or run.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct Reported {
-    /// There is such a call or run; whether it succeeded is in `result`.
+    /// Whether the call or run was found. `result` states whether it succeeded.
     success: bool,
-    /// `running`, `done`, or `broken_off`: its server or supervisor ended before it did.
+    /// `running`, `done`, or `broken_off`: the guard process that ran it ended first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["running", "done", "broken_off"]), with = "String")]
     status: Option<&'static str>,
-    /// What the id names: a `call` or a `run`.
+    /// Whether the id belongs to a `call` or a `run`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["call", "run"]), with = "String")]
     kind: Option<&'static str>,
-    /// What it does, while it runs.
+    /// The latest progress message of a running call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     message: Option<String>,
-    /// How long it has been running.
+    /// How long a running call has been running, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seconds: Option<u64>,
-    /// Its result, when it is done: of a call what `gemini` answers.
+    /// The result, if the call or run is done. For a call, it is the result of the tool `gemini`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "RunResult")]
     result: Option<Value>,
-    /// The newest calls, where no id was given.
+    /// The newest calls, if no id was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     calls: Option<Vec<Listed>>,
-    /// What was wrong with the question.
+    /// The error message, if the id is invalid or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// The same in a word.
+    /// The kind of error: `invalid_input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error_kind: Option<ErrorKind>,
 }
 
-/// A call in a list.
+/// A call in the list of the newest calls.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Listed {
-    /// The call.
+    /// The id of the call.
     call_id: String,
     /// `running`, `done` or `broken_off`.
     status: &'static str,
-    /// The directory it works in.
+    /// The directory in which the agent works.
     cd: String,
-    /// When it began.
+    /// When the call began (RFC 3339, UTC).
     began: String,
 }
 
@@ -93,7 +93,7 @@ impl Reported {
 /// Handles a call of `guard_report`.
 pub(super) fn report(calls: &Calls, given: JsonObject) -> Reported {
     let mut given = Parameters::new(given);
-    let id = given.optional::<String>("id").and_then(|id| given.nothing_else().map(|()| id));
+    let id = given.optional::<String>("id").and_then(|id| given.reject_unknown().map(|()| id));
     match id {
         Ok(Some(id)) => call(calls, &id).unwrap_or_else(|| run(&id)),
         Ok(None) => {
@@ -103,7 +103,7 @@ pub(super) fn report(calls: &Calls, given: JsonObject) -> Reported {
                 cd: record.cd.display().to_string(),
                 began: record.began,
             };
-            let newest = calls.kept.newest(MOST_LISTED).into_iter().map(listed).collect();
+            let newest = calls.results.newest(MOST_LISTED).into_iter().map(listed).collect();
             Reported { success: true, calls: Some(newest), ..Reported::default() }
         }
         Err(problem) => Reported::failed(problem),
@@ -120,7 +120,7 @@ fn call(calls: &Calls, id: &str) -> Option<Reported> {
             ..found
         });
     }
-    let (record, state) = calls.kept.find(id)?;
+    let (record, state) = calls.results.find(id)?;
     Some(Reported { status: Some(name(state)), result: record.result, ..found })
 }
 
@@ -130,10 +130,10 @@ fn run(id: &str) -> Reported {
     let is_id =
         (8..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     if !is_id {
-        return Reported::failed("the parameter `id` is a call_id or a run_id".to_string());
+        return Reported::failed("the parameter `id` must be a call_id or a run_id".to_string());
     }
     let Some(run) = Store::open().ok().and_then(|store| store.find(Some(id)).ok()) else {
-        return Reported::failed(format!("the parameter `id`: no call and no run is known by {id}"));
+        return Reported::failed(format!("the parameter `id`: no call or run has the id {id}"));
     };
     let found = Reported { success: true, kind: Some("run"), ..Reported::default() };
     match run.state {
@@ -158,28 +158,28 @@ fn run(id: &str) -> Reported {
     }
 }
 
-/// End a call.
+/// Cancel a running call.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Cancelling {
-    /// The `call_id`.
+    /// The `call_id` of the call to cancel.
     #[allow(dead_code, reason = "read by its name")]
     id: String,
 }
 
-/// What became of it.
+/// The state of the call after the request to cancel it.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct Cancelled {
-    /// It has ended, or is about to.
+    /// Whether the call has ended or is about to end.
     success: bool,
-    /// `ended` by this, `ending` still, or `done` before.
+    /// `ended`: the call has been cancelled. `ending`: it is cancelled but has not ended yet. `done`: it had already ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["ended", "ending", "done"]), with = "String")]
     status: Option<&'static str>,
-    /// What was wrong with the question.
+    /// The error message, if the id is invalid or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// The same in a word.
+    /// The kind of error: `invalid_input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error_kind: Option<ErrorKind>,
 }
@@ -192,20 +192,20 @@ pub(super) async fn cancel(calls: &Calls, given: JsonObject) -> Cancelled {
         ..Cancelled::default()
     };
     let mut given = Parameters::new(given);
-    let id = given.required::<String>("id").and_then(|id| given.nothing_else().map(|()| id));
+    let id = given.required::<String>("id").and_then(|id| given.reject_unknown().map(|()| id));
     let id = match id {
         Ok(id) => id,
         Err(problem) => return failed(problem),
     };
     if calls.cancel(&id) {
-        let status = if calls.has_ended(&id, PATIENCE).await { "ended" } else { "ending" };
+        let status = if calls.wait_for_call(&id, PATIENCE).await { "ended" } else { "ending" };
         return Cancelled { success: true, status: Some(status), ..Cancelled::default() };
     }
-    match calls.kept.find(&id) {
-        Some((_, State::Running)) => {
-            failed(format!("the parameter `id`: another server makes the call {id}"))
-        }
+    match calls.results.find(&id) {
+        Some((_, State::Running)) => failed(format!(
+            "the parameter `id`: the call {id} runs in another guard server, which alone can cancel it"
+        )),
         Some(_) => Cancelled { success: true, status: Some("done"), ..Cancelled::default() },
-        None => failed("the parameter `id` names no call".to_string()),
+        None => failed("the parameter `id` is not the id of a known call".to_string()),
     }
 }

@@ -42,7 +42,7 @@ pub(super) enum State {
 /// The directory of stored calls.
 #[derive(Debug, Clone)]
 pub(super) struct ResultStore {
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
 }
 
 /// The record of a running call, with its lock.
@@ -50,19 +50,19 @@ pub(super) struct ResultStore {
 pub(super) struct OpenCall {
     file: Flock<File>,
     record: Record,
-    kept: ResultStore,
+    store: ResultStore,
 }
 
 impl ResultStore {
     /// Creates and locks the record of a new call.
     pub(super) fn begin(&self, record: Record) -> io::Result<OpenCall> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
         self.prune();
         let file =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.path(&record.call_id))?;
         let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, error)| io::Error::from(error))?;
-        let mut open = OpenCall { file, record, kept: self.clone() };
+        let mut open = OpenCall { file, record, store: self.clone() };
         open.write()?;
         Ok(open)
     }
@@ -81,12 +81,12 @@ impl ResultStore {
     }
 
     fn path(&self, id: &str) -> PathBuf {
-        self.folder.join(format!("{id}.json"))
+        self.directory.join(format!("{id}.json"))
     }
 
     /// All files, the oldest first: the ids sort by creation time.
     fn files(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
         let mut files: Vec<PathBuf> =
             entries.filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect();
         files.sort();
@@ -115,9 +115,9 @@ impl OpenCall {
     pub(super) fn finish(mut self, result: Value) -> io::Result<()> {
         self.record.result = Some(result);
         self.write()?;
-        let kept = self.kept.clone();
+        let store = self.store.clone();
         drop(self);
-        kept.prune();
+        store.prune();
         Ok(())
     }
 
@@ -181,42 +181,42 @@ mod tests {
 
     #[test]
     fn a_call_is_running_done_or_broken_off() -> io::Result<()> {
-        let kept =
-            ResultStore { folder: std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7())) };
+        let directory = std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7()));
+        let store = ResultStore { directory };
         let ids: Vec<String> = (0..3).map(|_| uuid::Uuid::now_v7().to_string()).collect();
-        let state = |id: &str| kept.find(id).map(|(_, state)| state);
-        let open = kept.begin(record(&ids[0]))?;
+        let state = |id: &str| store.find(id).map(|(_, state)| state);
+        let open = store.begin(record(&ids[0]))?;
         assert_eq!(state(&ids[0]), Some(State::Running));
-        assert_eq!(kept.folder.metadata()?.mode() & 0o777, 0o700);
-        assert_eq!(kept.path(&ids[0]).metadata()?.mode() & 0o777, 0o600);
+        assert_eq!(store.directory.metadata()?.mode() & 0o777, 0o700);
+        assert_eq!(store.path(&ids[0]).metadata()?.mode() & 0o777, 0o600);
         open.finish(json!({ "success": true }))?;
-        let (done, how) = kept.find(&ids[0]).unwrap_or_else(|| panic!("it is kept"));
+        let (done, how) = store.find(&ids[0]).unwrap_or_else(|| panic!("the call is not stored"));
         assert_eq!((how, done.result), (State::Done, Some(json!({ "success": true }))));
-        drop(kept.begin(record(&ids[1]))?);
+        drop(store.begin(record(&ids[1]))?);
         assert_eq!(state(&ids[1]), Some(State::BrokenOff));
         for no_id in ["", "..", "../x", &ids[2], &ids[0].to_uppercase(), &ids[0].replace('-', "")] {
             assert_eq!(state(no_id), None, "{no_id}");
         }
-        assert_eq!(kept.newest(9).len(), 2);
-        fs::remove_dir_all(&kept.folder)
+        assert_eq!(store.newest(9).len(), 2);
+        fs::remove_dir_all(&store.directory)
     }
 
     #[test]
     fn there_are_never_too_many() -> io::Result<()> {
-        let kept =
-            ResultStore { folder: std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7())) };
+        let directory = std::env::temp_dir().join(format!("guard-kept-{}", uuid::Uuid::now_v7()));
+        let store = ResultStore { directory };
         let first = uuid::Uuid::now_v7().to_string();
-        let running = kept.begin(record(&first))?;
+        let running = store.begin(record(&first))?;
         for _ in 0..MOST_KEPT + 20 {
-            kept.begin(record(&uuid::Uuid::now_v7().to_string()))?.finish(json!(1))?;
+            store.begin(record(&uuid::Uuid::now_v7().to_string()))?.finish(json!(1))?;
         }
-        assert!(kept.files().len() <= MOST_KEPT, "{}", kept.files().len());
-        assert_eq!(kept.find(&first).map(|(_, state)| state), Some(State::Running));
+        assert!(store.files().len() <= MOST_KEPT, "{}", store.files().len());
+        assert_eq!(store.find(&first).map(|(_, state)| state), Some(State::Running));
         running.finish(json!({ "long": "x".repeat(MOST_BYTES as usize) }))?;
         let bytes: u64 =
-            kept.files().iter().filter_map(|path| path.metadata().ok()).map(|found| found.size()).sum();
+            store.files().iter().filter_map(|path| path.metadata().ok()).map(|found| found.size()).sum();
         assert!(bytes <= MOST_BYTES, "{bytes}");
-        fs::remove_dir_all(&kept.folder)
+        fs::remove_dir_all(&store.directory)
     }
 
     #[test]

@@ -25,9 +25,9 @@ use crate::agent::RULES;
 use crate::outcome::ErrorKind;
 
 /// How often a running call reports progress.
-const PROGRESS: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// If a client does not accept a progress message within this time, the message is dropped.
-const TELLING: Duration = Duration::from_secs(5);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of simultaneous calls that read transcripts or policies.
 const MOST_READING: usize = 4;
 
@@ -60,10 +60,10 @@ impl ServerHandler for Server {
         let mut info =
             ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_prompts().build());
         info.server_info = Implementation::new("guard", env!("CARGO_PKG_VERSION"));
-        let instructions = "gemini asks a sandboxed coding agent for advice (sandbox read-only) or work (workspace-write; in a repository on a branch of its \
-             own). Keep SESSION_ID to go on with a conversation; look at error_kind when success is false. A call that you stopped waiting \
-             for goes on: guard_report gives its result by its id, guard_cancel ends it. guard_check asks a policy about a command. The prompt \
-             gemini_request is a template for PROMPT. A lost SESSION_ID is no way back: begin a new session, and give context and contract again.";
+        let instructions = "gemini asks a sandboxed coding agent for advice (sandbox read-only) or for work (workspace-write; in a git repository the agent \
+             works on a new branch). Keep SESSION_ID to continue a conversation. If success is false, check error_kind. A call continues when you stop \
+             waiting for it: guard_report returns its result by its id, guard_cancel cancels it. guard_check asks a policy about a command. The prompt \
+             gemini_request is a template for PROMPT. A lost session cannot be continued: start a new one, and repeat the context and the contract.";
         info.instructions = Some(format!("{instructions} {RULES}"));
         info
     }
@@ -116,7 +116,7 @@ impl ServerHandler for Server {
             "guard_cancel" => serde_json::to_value(report::cancel(&calls, given).await).unwrap_or_default(),
             other => {
                 let other: String = other.chars().take(80).collect();
-                return Err(ErrorData::invalid_params(format!("there is no tool `{other}`"), None));
+                return Err(ErrorData::invalid_params(format!("unknown tool `{other}`"), None));
             }
         };
         let is_error = result["success"] != true;
@@ -130,7 +130,7 @@ impl ServerHandler for Server {
 
     async fn on_cancelled(&self, cancelled: CancelledNotificationParam, _: NotificationContext<RoleServer>) {
         if let Some(request) = cancelled.request_id {
-            self.shared.calls.cancel_asked(&CallerId { client: self.client, request });
+            self.shared.calls.cancel_by_caller(&CallerId { client: self.client, request });
         }
     }
 }
@@ -142,20 +142,21 @@ impl Server {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Value, ErrorData> {
         let broken = |error: &dyn std::fmt::Display| ErrorData::internal_error(error.to_string(), None);
-        let _one_of_few = self.shared.reading.acquire().await.map_err(|error| broken(&error))?;
+        let _permit = self.shared.reading.acquire().await.map_err(|error| broken(&error))?;
         let answer = tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?;
         serde_json::to_value(answer).map_err(|error| broken(&error))
     }
 
     async fn gemini(&self, given: JsonObject, context: RequestContext<RoleServer>) -> Value {
-        let asker = CallerId { client: self.client, request: context.id.clone() };
+        let caller = CallerId { client: self.client, request: context.id.clone() };
         let limits = Limits::of(&given);
-        let (id, mut answer) = match self.begin(given, asker) {
+        let (id, mut answer) = match self.begin(given, caller) {
             Ok(begun) => begun,
             Err((kind, problem)) => return tool_agent::refused(kind, &problem, limits),
         };
-        let broken_off = || tool_agent::refused(ErrorKind::Internal, "the call broke off", limits);
-        let mut ticks = tokio::time::interval(PROGRESS);
+        let problem = "the call ended without a result";
+        let broken_off = || tool_agent::refused(ErrorKind::Internal, problem, limits);
+        let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
         let mut count = 0.0;
         loop {
             tokio::select! {
@@ -172,7 +173,8 @@ impl Server {
                 }
                 _ = ticks.tick() => {
                     count += 1.0;
-                    let _ = tokio::time::timeout(TELLING, self.tell(&id, count, &context)).await;
+                    let report = self.report_progress(&id, count, &context);
+                    let _ = tokio::time::timeout(PROGRESS_TIMEOUT, report).await;
                 }
             }
         }
@@ -181,12 +183,12 @@ impl Server {
     fn begin(
         &self,
         given: JsonObject,
-        asker: CallerId,
+        caller: CallerId,
     ) -> Result<(String, tokio::sync::oneshot::Receiver<Value>), (ErrorKind, String)> {
         let asked = Gemini::read(given).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
         let cd = self.shared.roots.find(asked.cd()).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
         let log = asked.log_metrics().then_some(self.shared.log);
-        self.shared.calls.begin(asked.request(cd), asker, move |id, result| {
+        self.shared.calls.begin(asked.request(cd), caller, move |id, result| {
             if let Some(log) = log {
                 let metrics =
                     json!({ "call": id, "usage": result.run.usage, "duration_ms": result.run.duration_ms });
@@ -196,7 +198,8 @@ impl Server {
         })
     }
 
-    async fn tell(&self, id: &str, count: f64, context: &RequestContext<RoleServer>) {
+    /// Sends the client a progress message, if it asked for progress and the call still runs.
+    async fn report_progress(&self, id: &str, count: f64, context: &RequestContext<RoleServer>) {
         let (Some(token), Some((message, since))) =
             (context.meta.get_progress_token(), self.shared.calls.progress(id))
         else {

@@ -48,7 +48,7 @@ impl Sessions {
     }
 
     /// Whether another session can be opened, if necessary after closing the one that has been idle longest.
-    pub(super) async fn have_room(&self) -> bool {
+    pub(super) async fn make_room(&self) -> bool {
         let open: Vec<Arc<str>> = self.manager.sessions.read().await.keys().cloned().collect();
         self.with(|used| used.retain(|id, _| open.iter().any(|open| **open == **id)));
         if open.len() < MOST {
@@ -63,7 +63,7 @@ impl Sessions {
     }
 
     /// Marks a session as in use until the returned permit is dropped.
-    pub(super) async fn enter(self: &Arc<Self>, id: &str) -> Option<SessionPermit> {
+    pub(super) async fn mark_in_use(self: &Arc<Self>, id: &str) -> Option<SessionPermit> {
         if !self.manager.sessions.read().await.contains_key(id) {
             return None;
         }
@@ -126,11 +126,11 @@ mod tests {
         let sessions = Sessions::new();
         let mut open = Vec::new();
         for _ in 0..MOST {
-            assert!(sessions.have_room().await);
+            assert!(sessions.make_room().await);
             open.push(sessions.manager.create_session().await.unwrap_or_else(|error| panic!("{error}")));
-            drop(sessions.enter(&open[open.len() - 1].0).await);
+            drop(sessions.mark_in_use(&open[open.len() - 1].0).await);
         }
-        assert!(!sessions.have_room().await, "none has been silent for long");
+        assert!(!sessions.make_room().await, "none has been silent for long");
         let backdate = |at: usize, seconds: u64| {
             sessions.with(|used| {
                 if let Some(used) = used.get_mut(&*open[at].0) {
@@ -142,17 +142,17 @@ mod tests {
         backdate(5, 62);
         backdate(7, 63);
         // A session with an open connection is not idle.
-        let in_use = sessions.enter(&open[7].0).await;
+        let in_use = sessions.mark_in_use(&open[7].0).await;
         backdate(7, 63);
         for at in [5, 3] {
-            assert!(sessions.have_room().await);
+            assert!(sessions.make_room().await);
             let left = sessions.manager.sessions.read().await;
             assert!(!left.contains_key(&open[at].0) && left.contains_key(&open[7].0));
             drop(left);
             open[at] = sessions.manager.create_session().await.unwrap_or_else(|error| panic!("{error}"));
         }
-        assert!(!sessions.have_room().await);
+        assert!(!sessions.make_room().await);
         drop(in_use);
-        assert!(sessions.enter("nobody").await.is_none());
+        assert!(sessions.mark_in_use("nobody").await.is_none());
     }
 }

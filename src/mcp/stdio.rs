@@ -57,7 +57,7 @@ pub(super) async fn serve(shared: Arc<Shared>, stop: &Stop) -> io::Result<()> {
         served = serving => served,
         () = stop.wait() => {
             calls.close();
-            calls.have_ended(END).await;
+            calls.wait_for_all(END).await;
             Ok(())
         }
     }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// Shorter tokens could be guessed.
+/// The minimum length of a token. Shorter ones could be guessed.
 const SHORTEST: usize = 32;
-/// A larger file is not a token.
+/// At most this many bytes of a token file are read.
 const LONGEST: u64 = 4096;
 
 /// A token. Only its digest is stored, so that memory dumps do not contain it and comparison takes constant
@@ -32,22 +32,22 @@ pub struct TokenError {
 #[non_exhaustive]
 pub enum TokenProblem {
     /// The file cannot be read.
-    #[error("the token cannot be read: {0}")]
+    #[error("the token file cannot be read: {0}")]
     Unreadable(io::Error),
     /// The file cannot be written.
-    #[error("the token cannot be made: {0}")]
-    NotMade(io::Error),
+    #[error("the token file cannot be created: {0}")]
+    NotCreated(io::Error),
     /// The path is a directory, a pipe or a device.
-    #[error("a token is a file")]
+    #[error("the token file is not a regular file")]
     NoFile,
     /// Another user owns the file.
-    #[error("the token belongs to somebody else")]
+    #[error("the token file belongs to another user")]
     ForeignOwner,
     /// The file's mode lets other users read or write it.
-    #[error("others can read the token (mode {:03o}); make another, with mode 600", .0)]
+    #[error("other users can access the token file (mode {:03o}); use a new token with mode 600", .0)]
     OpenMode(u32),
     /// The content could be guessed or is not a single word.
-    #[error("a token is one word of {SHORTEST} or more plain characters")]
+    #[error("the token must be one word of at least {SHORTEST} printable ASCII characters")]
     Spelling,
 }
 
@@ -79,35 +79,35 @@ impl Token {
     }
 
     /// Reads the token from a file and creates the file if it is missing.
-    pub fn read_or_make(path: &Path) -> Result<Self, TokenError> {
+    pub fn read_or_create(path: &Path) -> Result<Self, TokenError> {
         if !path.exists() {
-            let not_made =
-                |error| TokenError { path: path.to_path_buf(), problem: TokenProblem::NotMade(error) };
-            make(path).map_err(not_made)?;
+            let not_created =
+                |error| TokenError { path: path.to_path_buf(), problem: TokenProblem::NotCreated(error) };
+            create(path).map_err(not_created)?;
         }
         Self::read(path)
     }
 
     /// Compares a token from a client in constant time.
-    pub(super) fn is(&self, said: &[u8]) -> bool {
-        let said: [u8; 32] = Sha256::digest(said).into();
-        let differences = self.0.iter().zip(said).fold(0, |all, (one, other)| all | (one ^ other));
+    pub(super) fn matches(&self, candidate: &[u8]) -> bool {
+        let candidate: [u8; 32] = Sha256::digest(candidate).into();
+        let differences = self.0.iter().zip(candidate).fold(0, |all, (one, other)| all | (one ^ other));
         std::hint::black_box(differences) == 0
     }
 }
 
 /// Writes a new token atomically. If several processes do so, the first one wins.
-fn make(path: &Path) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(path);
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let making = folder.join(format!("token-{}", uuid::Uuid::new_v4()));
+fn create(path: &Path) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(path);
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let temporary = directory.join(format!("token-{}", uuid::Uuid::new_v4()));
     let word = format!("{}{}\n", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&making)?;
-    let made = file.write_all(word.as_bytes()).and_then(|()| fs::hard_link(&making, path));
-    fs::remove_file(&making)?;
-    match made {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let created = file.write_all(word.as_bytes()).and_then(|()| fs::hard_link(&temporary, path));
+    fs::remove_file(&temporary)?;
+    match created {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
+        created => created,
     }
 }
 
@@ -119,28 +119,29 @@ mod tests {
 
     #[test]
     fn a_token_is_made_once_and_is_its_owners() -> io::Result<()> {
-        let folder = std::env::temp_dir().join(format!("guard-token-{}", uuid::Uuid::now_v7()));
-        let path = folder.join("state/token");
-        let token = Token::read_or_make(&path).unwrap_or_else(|problem| panic!("{problem}"));
+        let directory = std::env::temp_dir().join(format!("guard-token-{}", uuid::Uuid::now_v7()));
+        let path = directory.join("state/token");
+        let token = Token::read_or_create(&path).unwrap_or_else(|problem| panic!("{problem}"));
         assert_eq!(path.metadata()?.mode() & 0o777, 0o600);
-        assert_eq!(folder.join("state").metadata()?.mode() & 0o777, 0o700);
+        assert_eq!(directory.join("state").metadata()?.mode() & 0o777, 0o700);
         let word = fs::read_to_string(&path)?;
-        assert!(word.trim().len() == 64 && token.is(word.trim().as_bytes()));
-        assert!(!token.is(b"") && !token.is(word.as_bytes()) && !token.is(&word.as_bytes()[..63]));
-        let again = Token::read_or_make(&path).unwrap_or_else(|problem| panic!("{problem}"));
-        assert!(again.is(word.trim().as_bytes()));
+        assert!(word.trim().len() == 64 && token.matches(word.trim().as_bytes()));
+        assert!(!token.matches(b"") && !token.matches(word.as_bytes()));
+        assert!(!token.matches(&word.as_bytes()[..63]));
+        let again = Token::read_or_create(&path).unwrap_or_else(|problem| panic!("{problem}"));
+        assert!(again.matches(word.trim().as_bytes()));
         let problem = |text: &str, mode: u32| {
             fs::write(&path, text)
                 .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))?;
             Ok::<_, io::Error>(Token::read(&path).err().map(|error| error.to_string()).unwrap_or_default())
         };
-        assert!(problem(&word, 0o640)?.contains("others can read"));
-        assert!(problem(&word, 0o604)?.contains("others can read"));
+        assert!(problem(&word, 0o640)?.contains("other users can access"));
+        assert!(problem(&word, 0o604)?.contains("other users can access"));
         assert!(problem("short", 0o600)?.contains("32"));
         assert!(problem(&"two words ".repeat(9), 0o600)?.contains("one word"));
         assert!(problem("", 0o600)?.contains("one word"));
-        assert!(Token::read(&folder).is_err_and(|error| matches!(error.problem, TokenProblem::NoFile)));
-        assert!(Token::read(&folder.join("none")).is_err());
-        fs::remove_dir_all(&folder)
+        assert!(Token::read(&directory).is_err_and(|error| matches!(error.problem, TokenProblem::NoFile)));
+        assert!(Token::read(&directory.join("none")).is_err());
+        fs::remove_dir_all(&directory)
     }
 }

@@ -18,48 +18,48 @@ const IDLE: u64 = 300;
 /// The default limit for the whole duration, in seconds.
 const TOTAL: u64 = 1800;
 
-/// Ask the Gemini CLI, in a sandbox.
+/// Ask the Gemini CLI, which works in a sandbox.
 #[derive(Debug, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(non_snake_case, reason = "callers know these names")]
 pub(super) struct Gemini {
-    /// What it is asked, with all the context it needs.
+    /// The prompt for the agent, with all the context it needs.
     PROMPT: String,
-    /// The directory to work in: an absolute path, below a root of the server.
+    /// The working directory, as an absolute path. It must be inside one of the server's root directories.
     cd: String,
-    /// `read-only` for advice, `workspace-write` for work.
+    /// `read-only`: the agent may write no files, for advice. `workspace-write`: the agent may change the working directory.
     #[serde(default)]
     #[schemars(extend("enum" = ["read-only", "workspace-write"]), with = "String")]
     sandbox: Sandbox,
-    /// The agent asks nobody; the sandbox holds all the same.
+    /// Whether the agent acts without asking for approval. The sandbox is the same either way.
     #[serde(default = "yes")]
     yolo: bool,
-    /// The session to go on with, from an earlier result.
+    /// The session to continue: `SESSION_ID` of an earlier result.
     #[serde(default)]
     #[schemars(with = "String")]
     SESSION_ID: Option<String>,
-    /// The model.
+    /// The model to use.
     #[serde(default = "model")]
     model: String,
-    /// All that the agent said and did, in the result.
+    /// Whether the result contains all events of the agent, in `all_messages`.
     #[serde(default)]
     return_all_messages: bool,
-    /// What it used, in the result.
+    /// Whether the result contains usage figures, in `metrics`.
     #[serde(default)]
     return_metrics: bool,
-    /// Seconds without output or a new program.
+    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no CPU.
     #[serde(default = "idle")]
     #[schemars(range(min = 1, max = 604_800))]
     timeout: u64,
-    /// Seconds in all.
+    /// The limit on the total duration of one attempt, in seconds.
     #[serde(default = "total")]
     #[schemars(range(min = 1, max = 604_800))]
     max_duration: u64,
-    /// How often a failure that may pass is tried again.
+    /// How often guard retries after an error that may be temporary.
     #[serde(default = "one")]
     #[schemars(range(max = 10))]
     max_retries: u32,
-    /// What it used, on the server's standard error.
+    /// Whether the server prints usage figures on its standard error.
     #[serde(default)]
     log_metrics: bool,
 }
@@ -103,7 +103,7 @@ impl Gemini {
             max_retries: given.optional("max_retries")?.unwrap_or_else(one),
             log_metrics: given.optional("log_metrics")?.unwrap_or_default(),
         };
-        given.nothing_else()?;
+        given.reject_unknown()?;
         asked.check().map(|()| asked)
     }
 
@@ -113,14 +113,12 @@ impl Gemini {
             return Err("the parameter `PROMPT` is empty".to_string());
         }
         if self.PROMPT.contains('\0') {
-            return Err(
-                "the parameter `PROMPT` contains a NUL, which cannot be handed to a program".to_string()
-            );
+            return Err("the parameter `PROMPT` contains a NUL character; remove it".to_string());
         }
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
         let is_model = (1..=200).contains(&self.model.len()) && !self.model.starts_with('-');
         if !is_model || !self.model.bytes().all(is_name) {
-            return Err("the parameter `model` is not the name of a model".to_string());
+            return Err("the parameter `model` is not a valid model name".to_string());
         }
         Ok(())
     }
@@ -152,15 +150,15 @@ impl Gemini {
     }
 }
 
-/// What it answers.
+/// The result of the tool `gemini`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Answer {
     #[serde(flatten)]
     result: ExecResult,
-    /// The call, for guard_report; not there when no call was begun.
+    /// The id of the call, for guard_report and guard_cancel. Absent if no call was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     call_id: Option<String>,
-    /// `all_messages` was too much, and is left out; the transcript has it.
+    /// Whether `all_messages` was too large and was left out. The transcript contains it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     all_messages_cut: bool,
 }

@@ -79,32 +79,32 @@ fn make_portable(schema: &mut Value, is_required: bool) {
 
 /// Lists all tools.
 pub(super) fn all() -> Vec<Tool> {
-    let looks = || ToolAnnotations::new().read_only(true).open_world(false);
-    let works = || ToolAnnotations::new().read_only(false).destructive(false);
+    let read_only = || ToolAnnotations::new().read_only(true).open_world(false);
+    let changing = || ToolAnnotations::new().read_only(false).destructive(false);
     vec![
         Tool::new(
             "gemini",
             format!(
-                "Ask the Gemini CLI in a kernel sandbox: advice (sandbox read-only) or work (workspace-write, in a repository on a branch of its \
-             own). Check `success`; on failure `error_kind` says whether to try again. Keep SESSION_ID to go on with the conversation. The \
-             result can be had again with guard_report by its `call_id`, which is also in the progress messages. {RULES}"
+                "Ask the Gemini CLI in a kernel sandbox for advice (sandbox read-only) or for work (workspace-write; in a git repository the agent works \
+             on a new branch). Check `success`; on failure, `error_kind` tells whether another attempt can succeed. Keep SESSION_ID to continue the \
+             conversation. guard_report returns the result again by its `call_id`, which the progress messages also contain. {RULES}"
             ),
             input::<Gemini>(),
         )
         .with_raw_output_schema(output::<Answer>())
-        .with_annotations(works().open_world(true)),
-        Tool::new("guard_check", "Ask a policy whether a command would be allowed, and why. Nothing is run.", input::<Check>())
+        .with_annotations(changing().open_world(true)),
+        Tool::new("guard_check", "Ask a policy whether it allows a command, and why. The command does not run.", input::<Check>())
             .with_raw_output_schema(output::<Checked>())
-            .with_annotations(looks()),
+            .with_annotations(read_only()),
         Tool::new(
             "guard_report",
-            "How an earlier call of gemini or any run stands, by its id (call_id or run_id), and its result; without an id the newest calls.",
+            "Report the state and the result of an earlier call of gemini, or of any run, by its id (call_id or run_id). Without an id, list the newest calls.",
             input::<Report>(),
         )
         .with_raw_output_schema(output::<Reported>())
-        .with_annotations(looks()),
-        Tool::new("guard_cancel", "End a running call of gemini by its id (call_id), with everything it started.", input::<Cancelling>())
+        .with_annotations(read_only()),
+        Tool::new("guard_cancel", "Cancel a running call of gemini by its id (call_id). All processes of the call are ended.", input::<Cancelling>())
             .with_raw_output_schema(output::<Cancelled>())
-            .with_annotations(works().open_world(false).idempotent(true)),
+            .with_annotations(changing().open_world(false).idempotent(true)),
     ]
 }

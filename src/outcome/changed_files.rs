@@ -9,52 +9,54 @@ use std::time::{Duration, SystemTime};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A file that is not as it was.
+/// A file that the run created, changed or deleted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// Relative to the directory.
+    /// The file's path, relative to the working directory.
     pub path: String,
-    /// What happened.
+    /// Whether the run created, changed or deleted the file.
     pub change: ChangeKind,
 }
 
-/// What happened to a file.
+/// How the run changed a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
-    /// It was not there before.
+    /// The file did not exist before the run.
     Created,
-    /// Its content or metadata changed, or it was renamed.
+    /// The file's content or metadata changed, or the file was renamed.
     Modified,
-    /// It is not there any more; known in a repository only.
+    /// The file existed before the run and does not exist any more. Reported only in a git repository.
     Deleted,
 }
 
-/// The maximum number of entries to examine; a scan of a larger directory would take too long.
+/// The maximum number of directory entries that [`changes`] examines; more would take too long.
 const MOST_ENTRIES: usize = 50_000;
-/// The maximum number of changes to list.
+/// The maximum number of changed files in a result.
 pub const MOST_CHANGES: usize = 1_000;
 
 /// Returns the files below a directory that changed since a given time, and whether the list is complete.
-/// Skips `.git` and does not follow links. `is_new` says that guard created the directory just before
-/// `since`, so that no earlier entry counts.
-pub fn changes(folder: &Path, since: SystemTime, is_new: bool) -> (Vec<Change>, bool) {
+/// Skips `.git` and does not follow symbolic links. `is_new` means that guard created the directory just before
+/// `since`, so that older entries in it never count as changes of the run.
+pub fn changes(directory: &Path, since: SystemTime, is_new: bool) -> (Vec<Change>, bool) {
     let mut found = Vec::new();
     let mut left = MOST_ENTRIES;
     // File system timestamps are coarse: a file can appear older than it is, but never newer.
     let tick = if is_new { Duration::ZERO } else { Duration::from_millis(10) };
     let since = since.checked_sub(tick).unwrap_or(since);
-    let complete = look(folder, since, &mut left, &mut found);
+    let complete = scan(directory, since, &mut left, &mut found);
     found.sort();
     (found, complete)
 }
 
-fn look(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change>) -> bool {
+/// Adds the changed files below `root` to `found`, after examining at most `left` entries. Returns false if the
+/// list is incomplete.
+fn scan(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change>) -> bool {
     let mut complete = true;
     // Breadth first, so that only one directory is open at a time and entries near the top come first.
-    let mut folders = VecDeque::from([root.to_path_buf()]);
-    while let Some(folder) = folders.pop_front() {
-        let Ok(entries) = std::fs::read_dir(&folder) else {
+    let mut directories = VecDeque::from([root.to_path_buf()]);
+    while let Some(directory) = directories.pop_front() {
+        let Ok(entries) = std::fs::read_dir(&directory) else {
             complete = false;
             continue;
         };
@@ -69,7 +71,7 @@ fn look(root: &Path, since: SystemTime, left: &mut usize, found: &mut Vec<Change
             }
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() {
-                folders.push_back(entry.path());
+                directories.push_back(entry.path());
                 continue;
             }
             let changed = Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32);

@@ -16,11 +16,11 @@ const MOST_RULES: usize = 200;
 
 /// Observes every line of a transcript and collects the denials for the result.
 #[derive(Debug, Clone, Default)]
-pub struct Tally {
+pub struct DenialCounter {
     denials: Arc<Mutex<Vec<Denial>>>,
 }
 
-impl Tally {
+impl DenialCounter {
     /// Processes a line of the transcript.
     pub fn see(&self, line: &Line<'_>) {
         if !line.event_type.is_denial() {
@@ -44,7 +44,7 @@ impl Tally {
         let of_rule = denials.iter().filter(|known| known.rule == denial.rule).count();
         if of_rule >= MOST_OF_RULE || denials.len() >= MOST_DENIALS {
             denial.message =
-                format!("more refusals by the rule {}; `guard log --denied` shows them", denial.rule);
+                format!("further denials by the rule {}; `guard log --denied` lists them", denial.rule);
             denial.what.clear();
             if count_known(&mut denials, &denial) {
                 return;
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::transcript::EventType;
 
-    fn see(tally: &Tally, rule: &str, message: &str) {
+    fn see(tally: &DenialCounter, rule: &str, message: &str) {
         let data = serde_json::json!({ "rule": rule, "reason": "why" }).to_string();
         tally.see(&Line { event_type: EventType::DenyExec, message, data: &data, json: b"" });
     }
@@ -80,7 +80,7 @@ mod tests {
     /// A flood of denials by some rules hides no other rule, and every denial is counted.
     #[test]
     fn a_flood_of_refusals_hides_no_rule() {
-        let tally = Tally::default();
+        let tally = DenialCounter::default();
         for number in 0..20_000 {
             see(&tally, &format!("rule.{}", number % 10), &format!("refused {number}"));
         }

@@ -8,55 +8,56 @@ use serde::{Deserialize, Deserializer};
 use crate::string_enum::string_enum;
 
 string_enum! {
-    /// What went wrong, as a word that programs can match. Variants are only ever added.
+    /// The kind of a failure, as an identifier that programs can match. New kinds may be added; existing ones keep
+    /// their names.
     pub enum ErrorKind {
-        /// Neither output nor work for longer than the idle limit.
+        /// The run printed nothing, started no program and used no CPU for longer than the idle limit.
         IdleTimeout = "idle_timeout",
-        /// The run reached the limit for its whole duration.
+        /// The run reached the limit on its total duration.
         Timeout = "timeout",
-        /// The program does not exist.
+        /// The program to run does not exist.
         CommandNotFound = "command_not_found",
-        /// The program or the agent's service failed.
+        /// The program failed, or the agent's model API failed.
         UpstreamError = "upstream_error",
-        /// The request is wrong.
+        /// The request is invalid.
         InvalidInput = "invalid_input",
-        /// The configuration, or the installed version of an agent, is wrong.
+        /// The configuration is invalid, or the installed version of the agent is not supported.
         ConfigError = "config_error",
-        /// The agent's credentials are missing or refused.
+        /// The agent's credentials are missing, or the model API rejected them.
         AuthError = "auth_error",
-        /// The agent's service allows no more requests now.
+        /// The model API accepts no more requests for now.
         RateLimited = "rate_limited",
-        /// The agent reached its own limit of turns.
+        /// The agent CLI reached its own limit on turns.
         TurnLimit = "turn_limit",
         /// This machine cannot enforce the sandbox.
         SandboxUnavailable = "sandbox_unavailable",
-        /// The policy does not allow the program.
+        /// The policy does not allow the program to run.
         PolicyDenied = "policy_denied",
-        /// The caller or a signal ended it.
+        /// The caller cancelled the run, or a signal ended it.
         Cancelled = "cancelled",
-        /// The repository did not accept the run's commits.
+        /// guard could not transfer the run's commits into the repository.
         ReceiveRefused = "receive_refused",
-        /// Something outside of the sandbox changed that the run must not change.
+        /// During the run, something outside of the sandbox changed that the run must not be able to change.
         BoundaryBroken = "boundary_broken",
-        /// The budget for a model is used up.
+        /// The run's budget of model tokens, requests or cost is used up.
         BudgetExhausted = "budget_exhausted",
         /// The run reached its memory limit.
         MemoryExhausted = "memory_exhausted",
         /// The transcript reached its size limit.
         RecordFull = "record_full",
-        /// The session to continue does not exist, or is not what it was.
+        /// The session to continue does not exist, or its record or worktree was replaced.
         SessionLost = "session_lost",
         /// Another request uses the session.
         SessionBusy = "session_busy",
-        /// The worktree to continue in does not exist, or is not what it was.
+        /// The worktree to continue in does not exist, or was replaced.
         WorktreeLost = "worktree_lost",
         /// Another run uses the worktree.
         WorktreeBusy = "worktree_busy",
-        /// The server already makes as many calls as it may.
+        /// The MCP server already runs its maximum number of calls.
         Busy = "busy",
         /// guard itself failed.
         Internal = "internal",
-        /// A newer guard wrote a kind that this one does not know.
+        /// A kind written by a newer version of guard, unknown to this one.
         Unrecognized = "unrecognized",
     }
 }
@@ -70,7 +71,7 @@ impl<'de> Deserialize<'de> for ErrorKind {
     }
 }
 
-/// A plain string: with an `enum` in the schema, a kind that is added later would break validators.
+/// The schema is a plain string. With an `enum`, validators would reject a kind that is added later.
 impl JsonSchema for ErrorKind {
     fn inline_schema() -> bool {
         true

@@ -9,7 +9,7 @@ mod error_kind;
 mod result;
 
 pub use changed_files::{Change, ChangeKind, MOST_CHANGES, changes};
-pub use denial_counter::Tally;
+pub use denial_counter::DenialCounter;
 pub use error_kind::ErrorKind;
 pub use result::{
     Commit, Denial, Enforcement, ErrorDetail, Finding, HostTraffic, LimitNotInForce, ModelUsage, OtherRef,

@@ -1,4 +1,5 @@
-//! The shape of a result.
+//! The result of a run, as `guard run --json` prints it. The doc comments here become the descriptions in the
+//! published JSON schema.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,105 +10,107 @@ use serde::{Deserialize, Serialize};
 use super::changed_files::Change;
 use super::error_kind::ErrorKind;
 
-/// `guard run --json`, the last line of `--stream-json`, and the data of a transcript's last event.
+/// The result of a run: the output of `guard run --json`, the last line of `--stream-json`, and the data of the
+/// transcript's last event.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunResult {
-    /// The command ended by itself with exit code 0; of an agent, its output also reports success.
+    /// Whether the command exited by itself with code 0. For an agent, its output must also report success.
     pub success: bool,
-    /// The name of the program, or of the agent.
+    /// The name of the program or agent that ran.
     pub tool: String,
-    /// The session that a later request can continue; the run's id if the tool has no sessions.
+    /// The id of the session, with which a later request can continue it; the run's id if the tool has no sessions.
     #[serde(rename = "SESSION_ID")]
     pub session_id: String,
-    /// The last MiB of standard output (or of the terminal); of an agent, its answer.
+    /// For an agent, its answer. For any other command, the last MiB of its standard output or terminal output.
     pub result: String,
-    /// The beginning of `result` is missing.
+    /// Whether the beginning of the output was cut off from `result`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub result_truncated: bool,
-    /// The duration: `1m30s`.
+    /// The duration as text, for example `1m30s`.
     pub duration: String,
     /// The duration in milliseconds.
     pub duration_ms: u64,
-    /// The error, for people.
+    /// A short error message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What went wrong, in a word: `idle_timeout`, `timeout`, `command_not_found`, `upstream_error`, `invalid_input`,
-    /// `config_error`, `sandbox_unavailable`, `policy_denied`, `cancelled`, `receive_refused`, `boundary_broken`,
-    /// `budget_exhausted`, `memory_exhausted`, `record_full`, `internal`. More may come.
+    /// The kind of error: `idle_timeout`, `timeout`, `command_not_found`, `upstream_error`, `invalid_input`,
+    /// `config_error`, `auth_error`, `rate_limited`, `turn_limit`, `sandbox_unavailable`, `policy_denied`, `cancelled`,
+    /// `receive_refused`, `boundary_broken`, `budget_exhausted`, `memory_exhausted`, `record_full`, `session_lost`,
+    /// `session_busy`, `worktree_lost`, `worktree_busy`, `busy`, `internal`. Later versions may add kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<ErrorKind>,
-    /// Details of the error.
+    /// The complete error message, and the circumstances of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_detail: Option<ErrorDetail>,
-    /// The run's id; opaque.
+    /// The id of the run, an opaque text. `guard log` accepts it.
     pub run_id: String,
-    /// The policy's name.
+    /// The name of the policy in force.
     pub policy: String,
-    /// What enforced the policy.
+    /// The kernel mechanisms that enforced the policy.
     pub enforcement: Enforcement,
-    /// The command's exit code; 128 plus the signal's number if a signal ended it; null if it never ran.
+    /// The command's exit code; 128 plus the signal number if a signal ended the command; null if it never ran.
     pub exit_code: Option<i32>,
-    /// The signal that ended the command.
+    /// The number of the signal that ended the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Commits that guard received into the repository, oldest first.
+    /// Commits of the run that guard transferred into the repository, oldest first.
     pub commits: Vec<Commit>,
-    /// The run's worktree, in a repository.
+    /// The worktree that the run worked in; absent outside of a git repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<Worktree>,
-    /// Files that the run created or changed, relative to the working directory. In a repository: files that differ from the
-    /// commit where the run began, committed or not, deleted ones included; ignored files are not listed.
+    /// Files that the run created or changed. In a git repository: all files that differ from the commit where the run
+    /// began, committed or not, including deleted files but not ignored files.
     pub files_changed: Vec<Change>,
-    /// Not all changed files are listed.
+    /// Whether `files_changed` is incomplete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub files_changed_truncated: bool,
-    /// What guard refused: at most 1,000 entries.
+    /// Actions that the policy denied. After 1,000 entries, further denials are only counted by rule.
     pub denials: Vec<Denial>,
-    /// What a reviewer should look at.
+    /// Suspicious changes that a reviewer should check.
     pub findings: Vec<Finding>,
-    /// Traffic and refusals by host.
+    /// Network traffic and denied connections, by host.
     #[serde(default)]
     pub network: Vec<HostTraffic>,
-    /// Resources used.
+    /// Resources that the run used.
     pub usage: Usage,
-    /// The transcript of the run.
+    /// Where the transcript of the run is stored.
     pub transcript: TranscriptPlace,
 }
 
-/// A commit of the run.
+/// A commit that the run made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Commit {
     /// The commit's hash.
     pub id: String,
     /// The author, as the commit states it.
     pub author: String,
-    /// The first line of its message.
+    /// The first line of the commit message.
     pub subject: String,
 }
 
 /// The worktree of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Worktree {
-    /// Its path, also after it was removed.
+    /// The path of the worktree, even if guard has removed the worktree.
     pub path: String,
-    /// Its branch.
+    /// The branch checked out in the worktree.
     pub branch: String,
     /// The commit where the run began.
     pub base: String,
     /// The commit the branch points to now.
     pub tip: String,
-    /// Worktree and branch still exist. Otherwise they held nothing new, or were discarded on request.
+    /// Whether the worktree and the branch still exist. guard removes them if they contain nothing new, or on request.
     pub kept: bool,
-    /// Paths with uncommitted work.
+    /// Paths with uncommitted changes.
     pub uncommitted: Vec<String>,
-    /// Other refs that the run created or changed in its private repository. They are reported, not received.
+    /// Other refs that the run created, changed or deleted in its private repository. guard does not transfer them.
     pub other_refs: Vec<OtherRef>,
-    /// The number of other refs that are not listed.
+    /// The number of further refs that `other_refs` does not list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub other_refs_left_out: usize,
-    /// Refs under which guard saved what it removed.
+    /// Refs under which guard saved uncommitted work before it removed the worktree.
     pub saved: Vec<String>,
-    /// Commits are still in the run's private repository; `guard worktree receive` tries again.
+    /// Whether commits are still in the run's private repository; `guard worktree receive` transfers them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unreceived: bool,
 }
@@ -116,24 +119,24 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// A ref in the run's private repository.
+/// A ref that the run created, changed or deleted in its private repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OtherRef {
-    /// Its name.
+    /// The full name of the ref.
     pub name: String,
-    /// The object it points to; null if it was deleted or is not a plain ref.
+    /// The object that the ref points to; null if the ref was deleted or is symbolic.
     pub id: Option<String>,
 }
 
-/// Something a reviewer should look at.
+/// A suspicious change that a reviewer should check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// The kind: `danger.…` is in the run's work, `repository.…` is a change of the repository during the run,
-    /// `worktree.…` is about the worktree itself.
+    /// The kind of finding: `danger.…` is in the files or commits of the run, `repository.…` is a change of the user's
+    /// repository during the run, `worktree.…` concerns the worktree itself.
     pub kind: String,
-    /// One line for people.
+    /// A one-line description.
     pub message: String,
-    /// The file concerned.
+    /// The path of the file concerned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Advice for the reviewer.
@@ -142,160 +145,160 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding without advice.
+    /// Creates a finding without advice.
     pub fn new(kind: &str, message: String, path: Option<&Path>) -> Self {
         let path = path.map(|path| path.to_string_lossy().into_owned());
         Self { kind: kind.to_string(), message, path, instead: None }
     }
 }
 
-/// Details of an error.
+/// The complete error message, and the circumstances of the error.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDetail {
-    /// The whole message.
+    /// The complete error message.
     pub message: String,
     /// The command's exit code.
     pub exit_code: Option<i32>,
     /// The last lines of standard error, at most 20.
     pub last_lines: Vec<String>,
-    /// The idle limit in seconds.
+    /// The limit in force on time without activity, in seconds.
     pub idle_timeout_s: Option<u64>,
-    /// The total time limit in seconds.
+    /// The limit in force on the total duration, in seconds.
     pub max_duration_s: Option<u64>,
-    /// The number of retries.
+    /// How often guard retried the request.
     pub retries: u32,
-    /// Seconds until a retry makes sense, if the API said so.
+    /// The number of seconds to wait before another attempt, if the model API reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
-    /// The time from which a retry makes sense.
+    /// The time from which another attempt can succeed (RFC 3339, UTC), if the model API reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<String>,
-    /// Why guard did not retry a temporary error.
+    /// Why guard did not retry an error that may be temporary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_retried: Option<String>,
 }
 
-/// What enforced the policy of a run.
+/// The kernel mechanisms that enforced the policy of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Enforcement {
     /// The Landlock ABI version in use; 0 if the run never started.
     pub landlock_abi: i32,
-    /// seccomp filtered system calls and notified the supervisor.
+    /// Whether seccomp filtered system calls and notified the supervisor.
     pub seccomp: bool,
-    /// The supervisor verified every program at its exec stop.
+    /// Whether the supervisor verified with ptrace that the program in memory is the one that the policy allowed.
     pub verify_exec: bool,
-    /// The run had its own mount, PID and IPC namespaces.
+    /// Whether the run had its own mount, PID and IPC namespaces.
     pub namespaces: bool,
-    /// A cgroup limited memory.
+    /// Whether a cgroup limited memory.
     pub memory_bound: bool,
-    /// The number of processes was limited.
+    /// Whether the number of processes was limited.
     pub process_bound: bool,
-    /// What limited processes: `cgroup`, `rlimit` (without namespaces it counts all processes of the user), or `supervisor`
-    /// (for root without a cgroup).
+    /// What limited the number of processes: `cgroup`, `rlimit` (without namespaces it counts all processes of the user),
+    /// or `supervisor` (for root without a cgroup).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_bound_by: Option<String>,
-    /// Limits of the policy that could not be enforced.
+    /// Limits of the policy that this machine could not enforce.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_in_force: Vec<LimitNotInForce>,
-    /// `git` and the shells on the run's PATH were guard's shims, which explain refusals. Without them the same is refused,
-    /// and the supervisor explains it on the program's standard error.
+    /// Whether `git` and the shells on the run's PATH were guard's shims, which explain denials to the agent. Without
+    /// shims the same actions are denied, and the supervisor writes the explanation to the program's standard error.
     #[serde(default)]
     pub shims: bool,
-    /// Forbidden actions that guard tried before the start, and that failed as they must.
+    /// Forbidden actions that guard tried inside the sandbox before it started the command. All of them failed, as required.
     pub canary: Vec<String>,
 }
 
-/// A limit of the policy that could not be enforced.
+/// A limit of the policy that this machine could not enforce.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitNotInForce {
-    /// Its name in `[limits]`.
+    /// The key of the limit in the policy's `[limits]` section.
     pub limit: String,
-    /// Why not.
+    /// Why the limit could not be enforced.
     pub reason: String,
 }
 
-/// A refusal.
+/// An action that the policy denied.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Denial {
     /// The event type: `deny.exec`, `deny.connect`, …
     pub kind: String,
-    /// One line for people.
+    /// A one-line description.
     pub message: String,
-    /// What was refused: a command, a connection, a call. Empty where the refusals of a rule are only counted.
+    /// The denied command, connection or system call. Empty if the entry only counts further denials by a rule.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
-    /// The rule.
+    /// The id of the policy rule that denied the action.
     pub rule: String,
-    /// Why.
+    /// The reason that the rule gives.
     pub reason: String,
-    /// How often this was refused.
+    /// How often the action was denied.
     pub count: u64,
 }
 
-/// What a run used.
+/// The resources that a run used.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
-    /// The number of programs started.
+    /// The number of programs that the run started.
     pub programs: u64,
-    /// The number of refusals.
+    /// The number of actions that the policy denied.
     pub refusals: u64,
     /// CPU time of all processes, in milliseconds.
     pub cpu_ms: u64,
     /// The largest resident set of one process, in KiB.
     pub max_rss_kib: u64,
-    /// Model usage through a gateway.
+    /// Use of model APIs, measured by guard's gateway; absent if the run used no gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelUsage>,
 }
 
-/// Model usage.
+/// Use of model APIs, measured by guard's gateway.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelUsage {
     /// The number of requests that use tokens.
     pub requests: u64,
-    /// The number of requests refused because a budget was used up.
+    /// The number of requests that guard rejected because a budget was used up.
     pub refused: u64,
-    /// Input tokens.
+    /// The number of input tokens.
     pub input_tokens: u64,
-    /// Output tokens.
+    /// The number of output tokens.
     pub output_tokens: u64,
-    /// Input tokens that the API had cached.
+    /// The number of input tokens that the API read from its cache.
     pub cached_tokens: u64,
-    /// The number of answers without a token count; guard estimated theirs by length.
+    /// The number of responses that reported no token count. guard estimated their tokens from their length.
     pub estimated: u64,
-    /// The cost by the prices in config.toml; 0 without prices.
+    /// The cost according to the prices in `config.toml`; 0 if it has no prices.
     pub cost: f64,
 }
 
-/// Traffic of one host and port.
+/// Network traffic with one host and port.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HostTraffic {
     /// The host as the program named it.
     pub host: String,
-    /// The port.
+    /// The TCP port.
     pub port: u16,
     /// The number of connections.
     pub connections: u64,
-    /// The number of visible requests: plain HTTP and gateways.
+    /// The number of HTTP requests that guard could see: those over plain HTTP and through gateways.
     pub requests: u64,
-    /// The number of refusals.
+    /// The number of connections and requests that guard denied.
     pub refused: u64,
-    /// Bytes sent.
+    /// The number of bytes sent to the host.
     pub bytes_up: u64,
-    /// Bytes received.
+    /// The number of bytes received from the host.
     pub bytes_down: u64,
 }
 
-/// Where a transcript is.
+/// Where the transcript of a run is stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TranscriptPlace {
-    /// The file.
+    /// The path of the transcript file.
     pub path: String,
-    /// The hash of its last line, for `guard verify --head`; null inside the transcript itself.
+    /// The hash of the transcript's last line, for `guard verify --head`; null in the copy inside the transcript.
     pub head: Option<String>,
 }
 
-/// `1m30s`; always with minutes.
+/// Formats a duration as minutes and seconds, for example `1m30s` or `0m5s`.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{}m{}s", seconds / 60, seconds % 60)

@@ -1,5 +1,5 @@
-//! Reads and writes a task's documents: those that agents write, and those that the runner keeps for all
-//! tasks (backlog, lessons, notes).
+//! Reads and writes a task's documents: those that agents write, and those that all tasks share (backlog, lessons,
+//! notes).
 //!
 //! Agents can create anything in the worktree, so nothing here follows a symbolic link, and every read is
 //! bounded.
@@ -11,18 +11,18 @@ use std::path::Path;
 
 use super::workflow::model::Document;
 
-/// Larger documents are ignored.
+/// The maximum size of a document, in bytes.
 const LARGEST: u64 = 4 << 20;
-/// Maximum number of entries that `is_plain_folder` visits.
-const MOST_LOOKED_AT: usize = 20_000;
+/// Maximum number of entries that `is_plain_directory` visits.
+const MOST_VISITED: usize = 20_000;
 
 /// Reads a regular file below a directory. Fails on symbolic links on the path: an agent may have pointed
 /// them anywhere.
-pub(crate) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
-    if !walk(folder, path, false)? {
+pub(crate) fn read(directory: &Path, path: &str) -> io::Result<Option<String>> {
+    if !check_parents(directory, path, false)? {
         return Ok(None);
     }
-    let at = folder.join(path);
+    let at = directory.join(path);
     let open = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
@@ -33,7 +33,8 @@ pub(crate) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
     };
     let found = file.metadata()?;
     if !found.is_file() || found.len() > LARGEST {
-        return Err(io::Error::other(format!("{} is no document of at most {LARGEST} bytes", at.display())));
+        let problem = format!("{} is not a regular file of at most {LARGEST} bytes", at.display());
+        return Err(io::Error::other(problem));
     }
     let mut bytes = Vec::new();
     file.take(LARGEST).read_to_end(&mut bytes)?;
@@ -41,9 +42,9 @@ pub(crate) fn read(folder: &Path, path: &str) -> io::Result<Option<String>> {
 }
 
 /// Writes a file below a directory and creates missing parents. Fails on symbolic links on the path.
-pub(crate) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
-    walk(folder, path, true)?;
-    let place = folder.join(path);
+pub(crate) fn write(directory: &Path, path: &str, text: &str) -> io::Result<()> {
+    check_parents(directory, path, true)?;
+    let place = directory.join(path);
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let mut file = OpenOptions::new()
         .write(true)
@@ -56,11 +57,11 @@ pub(crate) fn write(folder: &Path, path: &str, text: &str) -> io::Result<()> {
 }
 
 /// Removes a file; a missing file is not an error. Fails on symbolic links on the path.
-pub(crate) fn remove(folder: &Path, path: &str) -> io::Result<()> {
-    if !walk(folder, path, false)? {
+pub(crate) fn remove(directory: &Path, path: &str) -> io::Result<()> {
+    if !check_parents(directory, path, false)? {
         return Ok(());
     }
-    match fs::remove_file(folder.join(path)) {
+    match fs::remove_file(directory.join(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
@@ -68,20 +69,22 @@ pub(crate) fn remove(folder: &Path, path: &str) -> io::Result<()> {
 
 /// True for a regular file with no symbolic link on its path and no second hard link: writing to it changes
 /// only this file.
-pub(crate) fn is_plain(folder: &Path, path: &str) -> bool {
-    let is_there = walk(folder, path, false).unwrap_or(false);
-    is_there && folder.join(path).symlink_metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1)
+pub(crate) fn is_plain(directory: &Path, path: &str) -> bool {
+    let is_there = check_parents(directory, path, false).unwrap_or(false);
+    let is_plain = |found: fs::Metadata| found.is_file() && found.nlink() == 1;
+    is_there && directory.join(path).symlink_metadata().is_ok_and(is_plain)
 }
 
 /// True for a directory with no symbolic link on its path that contains only directories and regular files,
 /// and no git repository.
-pub(crate) fn is_plain_folder(folder: &Path, path: &str) -> bool {
-    let is_there = walk(folder, &format!("{path}/."), false).unwrap_or(false);
-    is_there && holds_plain(&folder.join(path), &mut 0)
+pub(crate) fn is_plain_directory(directory: &Path, path: &str) -> bool {
+    let is_there = check_parents(directory, &format!("{path}/."), false).unwrap_or(false);
+    is_there && contains_only_plain(&directory.join(path), &mut 0)
 }
 
-fn holds_plain(folder: &Path, seen: &mut usize) -> bool {
-    let Ok(entries) = fs::read_dir(folder) else { return false };
+/// True if a directory contains only directories and regular files with one hard link, and no git repository.
+fn contains_only_plain(directory: &Path, seen: &mut usize) -> bool {
+    let Ok(entries) = fs::read_dir(directory) else { return false };
     for entry in entries {
         *seen += 1;
         let found = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)));
@@ -89,24 +92,24 @@ fn holds_plain(folder: &Path, seen: &mut usize) -> bool {
         // git ignores the contents of a nested repository, so guard could not see changes there.
         let is_repository = path.file_name().is_some_and(|name| name.eq_ignore_ascii_case(".git"));
         let is_plain =
-            (found.is_file() && found.nlink() == 1) || (found.is_dir() && holds_plain(&path, seen));
-        if is_repository || !is_plain || *seen > MOST_LOOKED_AT {
+            (found.is_file() && found.nlink() == 1) || (found.is_dir() && contains_only_plain(&path, seen));
+        if is_repository || !is_plain || *seen > MOST_VISITED {
             return false;
         }
     }
     true
 }
 
-/// Makes a path writable: moves aside non-directories among its parents, and anything but a regular file at
-/// its end.
-pub(crate) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
-    let mut at = folder.to_path_buf();
+/// Makes a path writable: moves anything that is not a directory among its parents, and anything that is not a
+/// regular file at its end, to the directory `aside`.
+pub(crate) fn clear(directory: &Path, path: &str, aside: &Path) -> io::Result<()> {
+    let mut at = directory.to_path_buf();
     let parts: Vec<&str> = path.split('/').collect();
     for (index, part) in parts.iter().enumerate() {
         at.push(part);
         let Ok(found) = at.symlink_metadata() else { return Ok(()) };
         let is_last = index + 1 == parts.len();
-        // A file with a second hard link is another file too: whoever writes one writes the other.
+        // Writing to a file with a second hard link would also change the file under its other name.
         let is_plain = if is_last { found.is_file() && found.nlink() == 1 } else { found.is_dir() };
         if is_plain {
             continue;
@@ -118,25 +121,25 @@ pub(crate) fn clear(folder: &Path, path: &str, aside: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Walks the parent directories of a path. A symbolic link or a file in place of a directory is an error.
-/// With `makes`, missing directories are created; without, the result is false if one is missing.
-fn walk(folder: &Path, path: &str, makes: bool) -> io::Result<bool> {
-    let mut at = folder.to_path_buf();
+/// Checks that all parents of a path are directories; a symbolic link or a file among them is an error. With
+/// `creates`, creates missing directories; otherwise returns false if one is missing.
+fn check_parents(directory: &Path, path: &str, creates: bool) -> io::Result<bool> {
+    let mut at = directory.to_path_buf();
     let Some((way, _)) = path.rsplit_once('/') else { return Ok(true) };
     for part in way.split('/') {
         at.push(part);
         match at.symlink_metadata() {
             Ok(found) if found.is_dir() => {}
-            Ok(_) => return Err(io::Error::other(format!("{} is no directory", at.display()))),
+            Ok(_) => return Err(io::Error::other(format!("{} is not a directory", at.display()))),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Err(_) if makes => fs::create_dir(&at)?,
+            Err(_) if creates => fs::create_dir(&at)?,
             Err(_) => return Ok(false),
         }
     }
     Ok(true)
 }
 
-/// What the document lacks, as text for the agent; `None` if it is complete.
+/// What a document lacks, as the end of a sentence for the agent ("is empty"); `None` if it is complete.
 pub(crate) fn missing(document: &Document, text: &str) -> Option<String> {
     if text.trim().is_empty() {
         return Some("is empty".to_string());
@@ -177,7 +180,7 @@ fn unticked(text: &str) -> Option<String> {
 }
 
 /// The text of a list file with the new items appended; `None` if every item is already listed.
-pub(crate) fn appended(text: &str, title: &str, items: &[String]) -> Option<String> {
+pub(crate) fn append_items(text: &str, title: &str, items: &[String]) -> Option<String> {
     let plain = |line: &str| -> String {
         line.trim_start_matches(['-', '*', ' '])
             .split_whitespace()
@@ -216,9 +219,9 @@ pub(crate) fn tokens(text: &str) -> u64 {
     plain / 4 + other * 3 / 2
 }
 
-/// Selects the lessons with the most words in common with a request, newest first among equals, within a
+/// Selects the lessons that have the most words in common with a request, newer ones first among equals, within a
 /// token budget.
-pub(crate) fn relevant(memory: &str, request: &str, budget: u64) -> String {
+pub(crate) fn select_lessons(memory: &str, request: &str, budget: u64) -> String {
     let words = |text: &str| -> Vec<String> {
         text.split(|c: char| !c.is_alphanumeric())
             .filter(|word| word.len() > 3)
@@ -278,11 +281,11 @@ mod tests {
 
     #[test]
     fn items_are_added_once() {
-        let one = appended("", "Backlog", &["An idea".into(), "an  IDEA".into()]).unwrap_or_default();
+        let one = append_items("", "Backlog", &["An idea".into(), "an  IDEA".into()]).unwrap_or_default();
         assert_eq!(one, "# Backlog\n\n- An idea\n");
-        assert_eq!(appended(&one, "Backlog", &["An idea".into()]), None);
+        assert_eq!(append_items(&one, "Backlog", &["An idea".into()]), None);
         assert_eq!(
-            appended(&one, "Backlog", &["Other".into()]).as_deref(),
+            append_items(&one, "Backlog", &["Other".into()]).as_deref(),
             Some("# Backlog\n\n- An idea\n- Other\n")
         );
     }
@@ -290,36 +293,37 @@ mod tests {
     #[test]
     fn lessons_within_a_budget() {
         let memory = "# Lessons\n- The parser needs a lexer first\n- Tests of colours want a terminal\n- Unrelated words here\n";
-        assert_eq!(relevant(memory, "change the parser", 9), "- The parser needs a lexer first");
-        assert_eq!(relevant(memory, "", 10_000).lines().count(), 3);
-        assert_eq!(relevant("", "x", 100), "");
+        assert_eq!(select_lessons(memory, "change the parser", 9), "- The parser needs a lexer first");
+        assert_eq!(select_lessons(memory, "", 10_000).lines().count(), 3);
+        assert_eq!(select_lessons("", "x", 100), "");
         assert_eq!(tokens("abcd"), 1);
         assert_eq!(tokens("你好"), 3);
     }
 
     #[test]
     fn links_lead_nowhere() {
-        let folder = std::env::temp_dir().join(format!("guard-papers-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        let _ = fs::create_dir_all(folder.join("real"));
-        let _ = std::os::unix::fs::symlink("/etc", folder.join("docs"));
-        let _ = std::os::unix::fs::symlink("/etc/hostname", folder.join("real/link"));
-        assert!(read(&folder, "docs/hostname").is_err());
-        assert!(read(&folder, "real/link").is_err());
-        assert!(write(&folder, "docs/x", "x").is_err());
-        assert!(write(&folder, "real/link", "x").is_err());
-        assert!(matches!(read(&folder, "none/x"), Ok(None)));
-        assert!(remove(&folder, "docs/hostname").is_err() && Path::new("/etc/hostname").exists());
-        assert!(remove(&folder, "none/x").is_ok());
+        let directory = std::env::temp_dir().join(format!("guard-papers-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        let _ = fs::create_dir_all(directory.join("real"));
+        let _ = std::os::unix::fs::symlink("/etc", directory.join("docs"));
+        let _ = std::os::unix::fs::symlink("/etc/hostname", directory.join("real/link"));
+        assert!(read(&directory, "docs/hostname").is_err());
+        assert!(read(&directory, "real/link").is_err());
+        assert!(write(&directory, "docs/x", "x").is_err());
+        assert!(write(&directory, "real/link", "x").is_err());
+        assert!(matches!(read(&directory, "none/x"), Ok(None)));
+        assert!(remove(&directory, "docs/hostname").is_err() && Path::new("/etc/hostname").exists());
+        assert!(remove(&directory, "none/x").is_ok());
         assert!(
-            clear(&folder, "docs/x", &folder.join("aside")).is_ok() && write(&folder, "docs/x", "x").is_ok()
+            clear(&directory, "docs/x", &directory.join("aside")).is_ok()
+                && write(&directory, "docs/x", "x").is_ok()
         );
         assert!(
-            clear(&folder, "real/link", &folder.join("aside")).is_ok()
-                && write(&folder, "real/link", "x").is_ok()
+            clear(&directory, "real/link", &directory.join("aside")).is_ok()
+                && write(&directory, "real/link", "x").is_ok()
         );
-        assert!(write(&folder, "a/b/c.md", "x").is_ok());
-        assert_eq!(read(&folder, "a/b/c.md").ok().flatten().as_deref(), Some("x"));
-        let _ = fs::remove_dir_all(&folder);
+        assert!(write(&directory, "a/b/c.md", "x").is_ok());
+        assert_eq!(read(&directory, "a/b/c.md").ok().flatten().as_deref(), Some("x"));
+        let _ = fs::remove_dir_all(&directory);
     }
 }

@@ -5,30 +5,30 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::runner::{PipelineError, Runner, understood};
-use super::steps::agent_step::Asked;
+use super::runner::{PipelineError, Runner, parse_stored};
+use super::steps::agent_step::AgentReply;
 use super::task::state::{RUNNER, State, Status};
 
 /// The task's state when a step began.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StepSnapshot {
     pub(crate) state: State,
-    /// The commit of the branch.
+    /// The commit that the branch pointed to.
     pub(crate) tip: String,
 }
 
 impl Runner<'_> {
     /// The snapshot taken when the current step began.
-    pub(crate) fn began(&self) -> Result<Option<StepSnapshot>, PipelineError> {
+    pub(crate) fn step_snapshot(&self) -> Result<Option<StepSnapshot>, PipelineError> {
         let entries = self.journal.entries(&self.id)?;
         let visit = self.state.visit;
         let began = entries.iter().find(|entry| entry.visit == visit && entry.effect == "visit");
-        began.map(|entry| understood(entry.intent.clone())).transpose()
+        began.map(|entry| parse_stored(entry.intent.clone())).transpose()
     }
 
     /// True if the last agent call failed and the runner died before it could record that, for example
     /// because the disk was full. Counts the usage of the step's calls, which has not been counted yet.
-    fn died_of_a_call(&mut self, status: Status) -> Result<bool, PipelineError> {
+    fn died_after_failed_call(&mut self, status: Status) -> Result<bool, PipelineError> {
         if !matches!(status, Status::Running | Status::Interrupted) {
             return Ok(false);
         }
@@ -37,17 +37,17 @@ impl Runner<'_> {
         let calls = entries
             .iter()
             .filter(|entry| entry.visit == visit && matches!(entry.effect.as_str(), "agent" | "repair"));
-        let asked: Vec<Asked> =
-            calls.filter_map(|entry| entry.outcome.clone()).map(understood).collect::<Result<_, _>>()?;
+        let asked: Vec<AgentReply> =
+            calls.filter_map(|entry| entry.outcome.clone()).map(parse_stored).collect::<Result<_, _>>()?;
         let has_failed = asked.iter().any(|asked| asked.error.is_some());
         if has_failed {
-            asked.iter().for_each(|asked| self.count(&step, asked.used));
+            asked.iter().for_each(|asked| self.add_usage(&step, asked.used));
         }
         Ok(has_failed)
     }
 
     /// The error for a branch that was deleted, with its last known commit.
-    pub(crate) fn branch_is_gone(&self) -> PipelineError {
+    pub(crate) fn missing_branch_error(&self) -> PipelineError {
         let branch = self.setting.tree.short_branch();
         let entries = self.journal.entries(&self.id).unwrap_or_default();
         let tip = |entry: &crate::pipeline::task::journal::Entry| {
@@ -58,24 +58,22 @@ impl Runner<'_> {
         };
         let last = entries.iter().rev().find_map(tip).unwrap_or_else(|| "COMMIT".to_string());
         PipelineError::Strange(format!(
-            "the branch {branch} is gone; bring it back (`git branch {branch} {last}`), then go on"
+            "the branch {branch} does not exist; recreate it with `git branch {branch} {last}`, then resume"
         ))
     }
 
     /// Prepares a stopped task for its next step, depending on how it stopped and what the user has changed.
-    pub(crate) fn take_up(&mut self, status: Status) -> Result<(), PipelineError> {
-        let status = if self.died_of_a_call(status)? { Status::Failed } else { status };
-        let began = self.began()?;
+    pub(crate) fn prepare_resume(&mut self, status: Status) -> Result<(), PipelineError> {
+        let status = if self.died_after_failed_call(status)? { Status::Failed } else { status };
+        let began = self.step_snapshot()?;
         let is_stopped = matches!(status, Status::NeedsHuman | Status::Failed | Status::BudgetExhausted);
         let is_awaited = status == Status::NeedsHuman;
-        let is_merged_by_hand = is_stopped && self.find_persons_merge(began.as_ref(), is_awaited)?;
+        let is_merged_by_hand = is_stopped && self.find_user_merge(began.as_ref(), is_awaited)?;
         let is_unsolved = self.setting.workflow.step(&self.state.step).is_some_and(|step| step.must_merge);
         match status {
             Status::Succeeded | Status::Cancelled => {
                 let how = if status == Status::Succeeded { "has succeeded" } else { "was cancelled" };
-                return Err(PipelineError::Strange(format!(
-                    "the task {how}; there is nothing to go on with"
-                )));
+                return Err(PipelineError::Strange(format!("the task {how} and cannot be resumed")));
             }
             Status::Failed | Status::BudgetExhausted | Status::NeedsHuman if is_merged_by_hand => {
                 self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
@@ -83,14 +81,14 @@ impl Runner<'_> {
             // The user did not merge by hand: the agent tries again.
             Status::NeedsHuman if is_unsolved && began.is_some() => {
                 self.state.since = BTreeMap::from([(self.state.step.clone(), 1)]);
-                self.journal.forget_from(&self.id, self.state.visit, false)?;
+                self.journal.delete_entries_from(&self.id, self.state.visit, false)?;
             }
             // Try the step again from its beginning.
             Status::Failed | Status::BudgetExhausted => {
                 let visit = self.state.visit;
                 // Keep the user's decision, but discard what the step did.
                 self.restore(began.as_ref().map(|began| began.tip.as_str()))?;
-                self.journal.forget_from(&self.id, visit, false)?;
+                self.journal.delete_entries_from(&self.id, visit, false)?;
                 self.state.warned.clear();
             }
             // The user has seen the problem: allow one more round.
@@ -108,12 +106,12 @@ impl Runner<'_> {
             }
             _ => {}
         }
-        self.say(RUNNER, format!("Resuming at {}.", self.state.step));
-        self.write_down(Status::Running, "")
+        self.announce(RUNNER, format!("Resuming at {}.", self.state.step));
+        self.save_progress(Status::Running, "")
     }
 
-    /// Goes back to the last time that a step began. The later work is kept under `refs/guard/`, and its
-    /// journal entries are deleted.
+    /// Goes back to the last time that a step began. Saves the later work under `refs/guard/`, and deletes its
+    /// journal entries.
     pub(crate) fn retry(&mut self, step: &str) -> Result<(), PipelineError> {
         let entries = self.journal.entries(&self.id)?;
         let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");
@@ -124,11 +122,11 @@ impl Runner<'_> {
                 .map(|entry| entry.step.as_str())
                 .collect();
             PipelineError::Strange(format!(
-                "the task has not been at `{step}`; it was at {}",
+                "the task has not reached the step `{step}`; it has been at {}",
                 known.join(", ")
             ))
         };
-        let began: StepSnapshot = understood(last.ok_or_else(visited)?.intent.clone())?;
+        let began: StepSnapshot = parse_stored(last.ok_or_else(visited)?.intent.clone())?;
         self.restore(Some(&began.tip))?;
         let visit = began.state.visit;
         self.state = State {
@@ -140,9 +138,9 @@ impl Runner<'_> {
             said: BTreeMap::new(),
             ..began.state
         };
-        self.journal.forget_from(&self.id, visit, true)?;
-        self.write_down(Status::Running, "")?;
-        self.say(RUNNER, format!("Going back to {step}."));
+        self.journal.delete_entries_from(&self.id, visit, true)?;
+        self.save_progress(Status::Running, "")?;
+        self.announce(RUNNER, format!("Going back to {step}."));
         Ok(())
     }
 }

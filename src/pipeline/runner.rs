@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::resume::StepSnapshot;
 use super::task::state::{RUNNER, State, Status, TaskEvent, TaskSettings, Used};
-use super::task::task_lock::{Held, TaskStore};
+use super::task::task_lock::{TaskLock, TaskStore};
 use super::workflow::model::{BACK, BuiltinStep, END, Step, StepExecutor};
 use crate::agent_exec::Cancel;
 use crate::pipeline::task::journal::{EffectState, Journal, StoreError, TaskRow, now};
@@ -36,7 +36,7 @@ pub enum PipelineError {
         source: std::io::Error,
     },
     /// Another process works on the task.
-    #[error("another guard works on the task {id} (process {process})")]
+    #[error("another guard process ({process}) is working on the task {id}")]
     Busy {
         /// The id of the task.
         id: String,
@@ -44,12 +44,12 @@ pub enum PipelineError {
         process: String,
     },
     /// No task, or more than one, matches this id.
-    #[error("there is no task `{0}`, or more than one")]
+    #[error("no task, or more than one, matches the id `{0}`")]
     Unknown(String),
-    /// The task could not be created.
+    /// The task could not be created. Holds the complete message.
     #[error("{0}")]
     NotBegun(String),
-    /// The state is inconsistent.
+    /// The task is in a state in which the operation is impossible. Holds the complete message.
     #[error("{0}")]
     Strange(String),
     /// A signal ended the run.
@@ -98,9 +98,9 @@ pub struct Runner<'r> {
     pub(crate) repository: Repository,
     pub(crate) journal: Journal,
     pub(crate) cancel: Cancel,
-    pub(crate) see: &'r mut dyn FnMut(TaskEvent),
+    pub(crate) on_event: &'r mut dyn FnMut(TaskEvent),
     is_resumed: bool,
-    _lock: Held,
+    _lock: TaskLock,
 }
 
 impl<'r> Runner<'r> {
@@ -112,7 +112,7 @@ impl<'r> Runner<'r> {
         request: &str,
         setting: TaskSettings,
         cancel: Cancel,
-        see: &'r mut dyn FnMut(TaskEvent),
+        on_event: &'r mut dyn FnMut(TaskEvent),
     ) -> Result<Self, PipelineError> {
         let lock = task_store.lock(id)?;
         let repository = repository(&setting)?;
@@ -146,14 +146,14 @@ impl<'r> Runner<'r> {
             repository,
             journal,
             cancel,
-            see,
+            on_event,
             is_resumed: false,
             _lock: lock,
         };
-        runner.say(RUNNER, "Task Received.");
+        runner.announce(RUNNER, "Task Received.");
         if !runner.setting.safety.is_empty() {
             let line = runner.setting.safety.clone();
-            runner.say(RUNNER, line);
+            runner.announce(RUNNER, line);
         }
         Ok(runner)
     }
@@ -165,17 +165,17 @@ impl<'r> Runner<'r> {
         id: &str,
         from: Option<&str>,
         cancel: Cancel,
-        see: &'r mut dyn FnMut(TaskEvent),
+        on_event: &'r mut dyn FnMut(TaskEvent),
     ) -> Result<Self, PipelineError> {
         let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
         let lock = task_store.lock(&found.id)?;
         // Another process may have advanced the task before we took the lock.
         let row = journal.task(&found.id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
         let strange = |what: &str, error: serde_json::Error| {
-            PipelineError::Strange(format!("the task's {what}: {error}"))
+            PipelineError::Strange(format!("the task's {what} in the journal cannot be parsed: {error}"))
         };
         let setting: TaskSettings =
-            serde_json::from_value(row.setting).map_err(|error| strange("setting", error))?;
+            serde_json::from_value(row.setting).map_err(|error| strange("settings", error))?;
         let state: State = serde_json::from_value(row.state).map_err(|error| strange("state", error))?;
         let repository = repository(&setting)?;
         let request = row.request;
@@ -188,20 +188,21 @@ impl<'r> Runner<'r> {
             repository,
             journal,
             cancel,
-            see,
+            on_event,
             is_resumed: true,
             _lock: lock,
         };
         // A missing worktree is created again from the branch. A missing branch is an error: it held the
         // work.
-        let was_made = matches!(runner.journal.look(&runner.id, 0, "worktree")?, Some(EffectState::Done(_)));
+        let effect = runner.journal.effect_state(&runner.id, 0, "worktree")?;
+        let was_made = matches!(effect, Some(EffectState::Done(_)));
         if was_made && runner.setting.tree.tip()?.is_none() {
-            return Err(runner.branch_is_gone());
+            return Err(runner.missing_branch_error());
         }
-        runner.setting.tree.make(&runner.repository, was_made)?;
+        runner.setting.tree.create(&runner.repository, was_made)?;
         match from {
             Some(step) => runner.retry(step)?,
-            None => runner.take_up(Status::parse(&row.status).unwrap_or(Status::Running))?,
+            None => runner.prepare_resume(Status::parse(&row.status).unwrap_or(Status::Running))?,
         }
         Ok(runner)
     }
@@ -213,41 +214,44 @@ impl<'r> Runner<'r> {
 
     /// Runs steps until the task ends or cannot continue for now.
     pub fn run(mut self) -> Result<Ending, PipelineError> {
-        let ended = self.steps();
+        let ended = self.run_steps();
         let (status, reason) = match ended {
             Ok((status, reason)) => (status, reason),
-            Err(PipelineError::Interrupted) => (Status::Interrupted, "ended by a signal".to_string()),
+            Err(PipelineError::Interrupted) => (Status::Interrupted, "stopped by a signal".to_string()),
             Err(error) => {
                 // If the failure cannot be recorded (a full disk), report the original error all the same.
-                let _ = self.write_down(Status::Failed, &error.to_string());
+                let _ = self.save_progress(Status::Failed, &error.to_string());
                 return Err(error);
             }
         };
-        self.write_down(status, &reason)?;
+        self.save_progress(status, &reason)?;
         let ending = self.ending(status, reason);
         let message = match status {
             Status::Succeeded => format!("Pipeline Success! Branch '{}' is ready for merge.", ending.branch),
             _ => format!("{}: {}", status.name(), ending.reason),
         };
-        self.say(RUNNER, message);
+        self.announce(RUNNER, message);
         let data = serde_json::to_value(&ending).unwrap_or_default();
-        (self.see)(TaskEvent::new(EventType::TaskEnded, status.name(), data));
+        (self.on_event)(TaskEvent::new(EventType::TaskEnded, status.name(), data));
         Ok(ending)
     }
 
-    fn steps(&mut self) -> Result<(Status, String), PipelineError> {
-        self.make_place()?;
+    fn run_steps(&mut self) -> Result<(Status, String), PipelineError> {
+        self.create_worktree()?;
         loop {
-            if let Some((status, reason)) = self.bound() {
+            if let Some((status, reason)) = self.reached_limit() {
                 return Ok((status, reason));
             }
             let step = self.setting.workflow.step(&self.state.step).cloned();
             let Some(step) = step else {
-                return Err(PipelineError::Strange(format!("there is no step `{}`", self.state.step)));
+                return Err(PipelineError::Strange(format!(
+                    "the workflow has no step `{}`",
+                    self.state.step
+                )));
             };
-            self.note_visit(&step)?;
+            self.record_visit(&step)?;
             let data = json!({ "step": step.id, "visit": self.state.visit, "status": step.status, "used": self.state.used });
-            (self.see)(TaskEvent::new(EventType::TaskStep, step.status.clone(), data));
+            (self.on_event)(TaskEvent::new(EventType::TaskStep, step.status.clone(), data));
             let next = match &step.doer {
                 StepExecutor::Role(role) => self.role_step(&step, role)?,
                 StepExecutor::BuiltinStep(BuiltinStep::Merge) => self.merge(&step)?,
@@ -259,11 +263,11 @@ impl<'r> Runner<'r> {
                 Next::Go { .. } => "done",
             };
             let data = json!({ "step": step.id, "visit": self.state.visit, "outcome": outcome });
-            (self.see)(TaskEvent::new(EventType::TaskStepEnded, step.status.clone(), data));
+            (self.on_event)(TaskEvent::new(EventType::TaskStepEnded, step.status.clone(), data));
             match next {
                 Next::Stop(status, reason) => return Ok((status, reason)),
                 Next::Go { to, .. } if to == END => return Ok((Status::Succeeded, String::new())),
-                Next::Go { to, feedback } => self.go(&to, feedback)?,
+                Next::Go { to, feedback } => self.advance_to(&to, feedback)?,
             }
             if self.cancel.is_set() {
                 return Err(PipelineError::Interrupted);
@@ -272,13 +276,13 @@ impl<'r> Runner<'r> {
     }
 
     /// Records the state at the beginning of the step, so that `guard task retry` can return to it.
-    fn note_visit(&mut self, step: &Step) -> Result<(), PipelineError> {
+    fn record_visit(&mut self, step: &Step) -> Result<(), PipelineError> {
         let tip = self.setting.tree.tip()?.unwrap_or_default();
         let began = StepSnapshot { state: self.state.clone(), tip };
         self.effect_at(self.state.visit, &step.id, "visit", &began, |_, _, _| Ok(()))
     }
 
-    fn go(&mut self, to: &str, feedback: String) -> Result<(), PipelineError> {
+    fn advance_to(&mut self, to: &str, feedback: String) -> Result<(), PipelineError> {
         let to = if to == BACK { self.state.from.clone().unwrap_or_default() } else { to.to_string() };
         self.state.from = Some(std::mem::replace(&mut self.state.step, to.clone()));
         self.state.feedback = feedback;
@@ -286,11 +290,11 @@ impl<'r> Runner<'r> {
         self.state.visit += 1;
         *self.state.rounds.entry(to.clone()).or_default() += 1;
         *self.state.since.entry(to).or_default() += 1;
-        self.write_down(Status::Running, "")
+        self.save_progress(Status::Running, "")
     }
 
     /// Creates the branch and the worktree before the first agent call.
-    fn make_place(&mut self) -> Result<(), PipelineError> {
+    fn create_worktree(&mut self) -> Result<(), PipelineError> {
         let tree = self.setting.tree.clone();
         let branch = tree.short_branch().to_string();
         let made: Value = self.effect_at(
@@ -299,12 +303,12 @@ impl<'r> Runner<'r> {
             "worktree",
             &json!({ "branch": branch, "base": tree.base }),
             |runner, _, _| {
-                tree.make(&runner.repository, false)?;
+                tree.create(&runner.repository, false)?;
                 Ok(json!({ "worktree": tree.worktree }))
             },
         )?;
         if self.state.visit == 1 && made.is_object() && !self.is_resumed {
-            self.say(RUNNER, format!("Created branch '{branch}'."));
+            self.announce(RUNNER, format!("Created branch '{branch}'."));
         }
         Ok(())
     }
@@ -323,9 +327,9 @@ impl<'r> Runner<'r> {
         O: Serialize + DeserializeOwned,
     {
         let visit = self.state.visit;
-        let intent = match self.journal.look(&self.id, visit, name)? {
-            Some(EffectState::Done(outcome)) => return understood(outcome),
-            Some(EffectState::Again(intent)) => understood(intent)?,
+        let intent = match self.journal.effect_state(&self.id, visit, name)? {
+            Some(EffectState::Done(outcome)) => return parse_stored(outcome),
+            Some(EffectState::Again(intent)) => parse_stored(intent)?,
             _ => intent(self)?,
         };
         self.effect_at(visit, step, name, &intent, act)
@@ -345,7 +349,7 @@ impl<'r> Runner<'r> {
     {
         let written = serde_json::to_value(intent).unwrap_or_default();
         let is_again = match self.journal.begin(&self.id, (visit, step), name, &written)? {
-            EffectState::Done(outcome) => return understood(outcome),
+            EffectState::Done(outcome) => return parse_stored(outcome),
             EffectState::Again(_) => true,
             EffectState::New => false,
         };
@@ -354,15 +358,15 @@ impl<'r> Runner<'r> {
         Ok(outcome)
     }
 
-    /// Resets the branch and the working tree to the state before an interrupted or failed agent call. What
-    /// the agent did is kept under `refs/guard/`. Without a commit, the branch does not move.
+    /// Resets the branch and the working tree to the state before an interrupted or failed agent call. Saves what the
+    /// agent did under `refs/guard/`. If `tip` is `None`, the branch stays at its current commit.
     pub(crate) fn restore(&mut self, tip: Option<&str>) -> Result<(), PipelineError> {
         let tree = &self.setting.tree;
-        tree.settle_runs(&self.task_store.runs)?;
+        tree.dispose_killed_runs(&self.task_store.runs)?;
         let Some(now_at) = tree.tip()? else { return Ok(()) };
         let tip = tip.unwrap_or(&now_at);
         if now_at != tip || !tree.uncommitted()?.is_empty() {
-            self.keep_all()?;
+            self.save_work()?;
             let tree = &self.setting.tree;
             if now_at != tip {
                 tree.move_branch(tip, &now_at)?;
@@ -372,28 +376,30 @@ impl<'r> Runner<'r> {
         Ok(())
     }
 
-    /// Keeps the branch and the working tree under `refs/guard/` before they are reset.
-    pub(crate) fn keep_all(&mut self) -> Result<(), PipelineError> {
-        let kept = self.setting.tree.keep(&format!("task-{}/{}", self.id, uuid::Uuid::now_v7()))?;
+    /// Saves the branch and the working tree under `refs/guard/` before they are reset.
+    pub(crate) fn save_work(&mut self) -> Result<(), PipelineError> {
+        let kept = self.setting.tree.save(&format!("task-{}/{}", self.id, uuid::Uuid::now_v7()))?;
         let data = json!({ "ref": kept });
-        (self.see)(TaskEvent::new(EventType::TaskKept, format!("what was there is kept at {kept}"), data));
+        let message = format!("saved the previous work at {kept}");
+        (self.on_event)(TaskEvent::new(EventType::TaskKept, message, data));
         Ok(())
     }
 
-    pub(crate) fn say(&mut self, who: &str, message: impl Into<String>) {
-        (self.see)(TaskEvent::said(who, message));
+    pub(crate) fn announce(&mut self, who: &str, message: impl Into<String>) {
+        (self.on_event)(TaskEvent::said(who, message));
     }
 
-    pub(crate) fn write_down(&mut self, status: Status, reason: &str) -> Result<(), PipelineError> {
+    pub(crate) fn save_progress(&mut self, status: Status, reason: &str) -> Result<(), PipelineError> {
         let state = serde_json::to_value(&self.state).unwrap_or_default();
         Ok(self.journal.advance(&self.id, status.name(), reason, &state)?)
     }
 
     /// The step that follows a verdict, or the only next step if there is no verdict.
-    pub(crate) fn way(step: &Step, word: Option<&str>) -> Result<String, PipelineError> {
+    pub(crate) fn next_step(step: &Step, word: Option<&str>) -> Result<String, PipelineError> {
         let way = word
             .map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));
-        let strange = || PipelineError::Strange(format!("the step {} leads nowhere from {word:?}", step.id));
+        let strange =
+            || PipelineError::Strange(format!("the step {} has no next step for {word:?}", step.id));
         way.cloned().ok_or_else(strange)
     }
 
@@ -415,11 +421,12 @@ impl<'r> Runner<'r> {
 
 pub(crate) fn repository(setting: &TaskSettings) -> Result<Repository, PipelineError> {
     let missing =
-        || PipelineError::Strange(format!("{} is no repository any more", setting.repository.display()));
+        || PipelineError::Strange(format!("{} is no longer a repository", setting.repository.display()));
     let found = Repository::find(&setting.repository)?.ok_or_else(missing)?;
     Ok(Repository { trusted: setting.trusted, ..found })
 }
 
-pub(crate) fn understood<T: DeserializeOwned>(value: Value) -> Result<T, PipelineError> {
-    serde_json::from_value(value).map_err(|error| PipelineError::Strange(format!("the journal: {error}")))
+pub(crate) fn parse_stored<T: DeserializeOwned>(value: Value) -> Result<T, PipelineError> {
+    serde_json::from_value(value)
+        .map_err(|error| PipelineError::Strange(format!("a journal entry cannot be parsed: {error}")))
 }

@@ -1,6 +1,8 @@
-//! The user's own configuration, `$XDG_CONFIG_HOME/guard/config.toml`: where keys come from, where APIs are, what they cost.
+//! Reads the user's configuration, `$XDG_CONFIG_HOME/guard/config.toml`: the sources of API keys, the addresses of APIs,
+//! and their prices.
 //!
-//! It is never read from a project: whoever writes it says which program is run for a key and who gets it.
+//! guard never reads it from a project. An author of this file decides which program guard runs outside the sandbox to
+//! get a key, and which server receives the key.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +10,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Larger files are no configuration.
+/// A larger file, in bytes, is rejected.
 const LARGEST: u64 = 1 << 20;
 
 /// The user's configuration.
@@ -18,7 +20,7 @@ pub struct Config {
     /// API gateways by name: `gemini`, `openai`, `anthropic`, `github`.
     #[serde(default)]
     pub gateway: BTreeMap<String, GatewayConfig>,
-    /// Prices by model. A name is matched as a prefix, and the longest one wins.
+    /// Prices by model. Each name matches all models that begin with it; the longest match applies.
     #[serde(default)]
     pub prices: BTreeMap<String, Price>,
     /// Agents by name: `claude`, `codex`, `gemini`.
@@ -26,30 +28,30 @@ pub struct Config {
     pub agent: BTreeMap<String, AgentConfig>,
 }
 
-/// What runs of one agent may use.
+/// Settings for the runs of one agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
-    /// Whether runs get a copy of your login. They can read its tokens then. Default: `none`.
+    /// Whether runs get a copy of your login. With a copy, the agent can read the login's tokens. Default: `none`.
     pub login: LoginUse,
 }
 
-/// How a run may use a login that is no key: a subscription, an account.
+/// How runs may use your login with an agent: a subscription or account, instead of an API key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LoginUse {
-    /// Not at all.
+    /// Runs do not get the login.
     #[default]
     None,
-    /// The agent gets a copy of the credential file, which it can read; refreshed tokens are taken back.
+    /// Each run gets a copy of the credential file, which the agent can read. guard copies refreshed tokens back.
     Copy,
 }
 
-/// Where one API is, and where its key comes from: at most one of the three `key_` settings.
+/// The address of one API and the source of its key. Set at most one of the three `key_` settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayConfig {
-    /// The address of the API. The agent's usual variable, such as `GOOGLE_GEMINI_BASE_URL`, takes precedence.
+    /// The base URL of the API. The agent's usual variable, such as `GOOGLE_GEMINI_BASE_URL`, takes precedence.
     pub upstream: Option<String>,
     /// The environment variable that holds the key, instead of the usual one.
     pub key_variable: Option<String>,
@@ -75,9 +77,9 @@ pub struct Price {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use the configuration {}: {problem}", path.display())]
 pub struct ConfigError {
-    /// The file.
+    /// The path of the configuration file.
     pub path: PathBuf,
-    /// Why not.
+    /// Why guard cannot use the file.
     pub problem: ConfigProblem,
 }
 
@@ -88,33 +90,33 @@ pub enum ConfigProblem {
     /// The file cannot be read.
     #[error("{0}")]
     Unreadable(String),
-    /// It is a directory, a device, or far too large.
-    #[error("it is no file of a reasonable size")]
+    /// The path is not a regular file, or the file is too large.
+    #[error("it is not a regular file, or it is larger than 1 MiB")]
     NoPlainFile,
-    /// It is no TOML, or has keys that a configuration does not have.
+    /// The text is not valid TOML, or has unknown keys.
     #[error("{0}")]
     Toml(String),
-    /// A section of a gateway that does not exist.
-    #[error("no gateway is called `{name}`; there are {}", known.join(", "))]
+    /// A section names a gateway that does not exist.
+    #[error("unknown gateway `{name}`; known gateways: {}", known.join(", "))]
     UnknownGateway {
         /// The section's name.
         name: String,
         /// The gateways that exist.
         known: Vec<&'static str>,
     },
-    /// A gateway with several sources for its key.
-    #[error("[gateway.{0}] has one of key_variable, key_file and key_command")]
+    /// A gateway has several sources for its key.
+    #[error("[gateway.{0}]: set only one of key_variable, key_file and key_command")]
     SeveralKeys(String),
-    /// A gateway with a command without a program.
-    #[error("[gateway.{0}] key_command is a list of words: [\"pass\", \"show\", \"key\"]")]
+    /// The `key_command` of a gateway is empty.
+    #[error("[gateway.{0}]: key_command is empty; give a list of arguments: [\"pass\", \"show\", \"key\"]")]
     EmptyCommand(String),
-    /// A price that is negative or no number.
-    #[error("a price of `{0}` is no amount of money")]
+    /// A price is negative or not a number.
+    #[error("[prices.\"{0}\"]: a price must be a number that is not negative")]
     Price(String),
 }
 
 impl Config {
-    /// Where it lies for this environment.
+    /// The path of the configuration file, from `XDG_CONFIG_HOME` or `HOME`.
     pub fn place() -> Option<PathBuf> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let base = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
@@ -122,7 +124,7 @@ impl Config {
             .map(|base| base.join("guard/config.toml"))
     }
 
-    /// Reads a file; one that is not there says nothing.
+    /// Reads a configuration file. A missing file is an empty configuration.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let bad = |problem: ConfigProblem| ConfigError { path: path.to_path_buf(), problem };
         let data = match std::fs::metadata(path) {
@@ -138,7 +140,7 @@ impl Config {
         Self::parse(&text).map_err(bad)
     }
 
-    /// Reads a text.
+    /// Parses and checks the text of a configuration file.
     pub fn parse(text: &str) -> Result<Self, ConfigProblem> {
         let config: Self = toml::from_str(text)
             .map_err(|error| ConfigProblem::Toml(error.to_string().trim_end().to_string()))?;
@@ -170,7 +172,7 @@ impl Config {
         self.agent.get(agent).is_some_and(|agent| agent.login == LoginUse::Copy)
     }
 
-    /// The price of a model: of the longest name that it begins with.
+    /// The price of a model: the entry with the longest name that the model's name begins with.
     pub fn price(&self, model: &str) -> Option<Price> {
         let known = self.prices.iter().filter(|(name, _)| model.starts_with(name.as_str()));
         known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)
@@ -198,9 +200,9 @@ mod tests {
             ("[gateway.gemni]\n", "gemni"),
             ("[gateway.gemini]\nkey = 1\n", "unknown field"),
             ("[gateway.gemini]\nkey_file = \"a\"\nkey_variable = \"b\"\n", "one of"),
-            ("[gateway.gemini]\nkey_command = []\n", "list of words"),
-            ("[prices.x]\ninput = -1\noutput = 0\n", "no amount"),
-            ("[prices.x]\ninput = nan\noutput = 0\n", "no amount"),
+            ("[gateway.gemini]\nkey_command = []\n", "list of arguments"),
+            ("[prices.x]\ninput = -1\noutput = 0\n", "not negative"),
+            ("[prices.x]\ninput = nan\noutput = 0\n", "not negative"),
             ("[[[", "TOML parse error"),
         ] {
             let error = Config::parse(text).err().map(|error| error.to_string()).unwrap_or_default();

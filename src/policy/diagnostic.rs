@@ -17,7 +17,7 @@ pub struct Source {
     pub built_in: bool,
 }
 
-/// A position in a source, for people.
+/// A position in a source, as line and column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// The name of the source.

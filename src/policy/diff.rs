@@ -229,13 +229,13 @@ impl Filesystem {
         match (execute, &other.execute) {
             (Some(left), Some(right)) => found.list("filesystem.execute", left, right),
             // Only one of the policies restricts `execute`, so there are no two lists to compare.
-            _ => found.changed("filesystem.execute", &self.execute_in_words(), &other.execute_in_words()),
+            _ => found.changed("filesystem.execute", &self.describe_execute(), &other.describe_execute()),
         }
         found
     }
 
     /// Describes which programs may be executed.
-    fn execute_in_words(&self) -> String {
+    fn describe_execute(&self) -> String {
         match &self.execute {
             None => "everything readable or writable".to_string(),
             Some(items) if items.is_empty() => "none".to_string(),
@@ -279,7 +279,7 @@ fn diff_rules(a: &Policy, b: &Policy, lines: &mut Vec<String>) {
             None => lines.push(format!("- rule {} ({})", rule.id, rule.action.name())),
             Some(other) => {
                 let (old, new) = (described(rule), described(other));
-                let told = [(&old, &new), (&rule.reason, &other.reason), (&rule.instead, &other.instead)];
+                let texts = [(&old, &new), (&rule.reason, &other.reason), (&rule.instead, &other.instead)];
                 if other.action != rule.action {
                     lines.push(format!(
                         "~ rule {}: {} → {}",
@@ -287,10 +287,10 @@ fn diff_rules(a: &Policy, b: &Policy, lines: &mut Vec<String>) {
                         rule.action.name(),
                         other.action.name()
                     ));
-                } else if told.iter().any(|(left, right)| left != right) {
+                } else if texts.iter().any(|(left, right)| left != right) {
                     lines.push(format!("~ rule {} ({})", rule.id, rule.action.name()));
                 }
-                for (left, right) in told.iter().filter(|(left, right)| left != right) {
+                for (left, right) in texts.iter().filter(|(left, right)| left != right) {
                     lines.push(format!("    - {left}"));
                     lines.push(format!("    + {right}"));
                 }
@@ -304,7 +304,7 @@ fn diff_rules(a: &Policy, b: &Policy, lines: &mut Vec<String>) {
 
 /// Describes which programs the policy allows to be executed.
 pub fn execute(policy: &Policy) -> String {
-    policy.filesystem.execute_in_words()
+    policy.filesystem.describe_execute()
 }
 
 /// Describes a rule's conditions on one line.

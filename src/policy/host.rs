@@ -1,6 +1,6 @@
 //! Parses host entries of policies and host names requested by programs.
 //!
-//! An entry is `[words ]host[:ports][/path]`: `example.org`, `*.example.org:443`, `10.0.0.0/8:8000-8100`,
+//! An entry is `[raw | METHODS ]host[:ports][/path]`: `example.org`, `*.example.org:443`, `10.0.0.0/8:8000-8100`,
 //! `GET,HEAD mirror.example.org:80/debian/`, `raw git.example.org:22`. A requested host is normalized to
 //! either a name or an address, in one canonical spelling. Text that different programs could interpret
 //! differently is rejected, never guessed at.
@@ -8,7 +8,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::ip_classes::{plain, special};
+use super::ip_classes::{special_class, unmap_ipv4};
 
 /// The longest name that DNS allows.
 const LONGEST_NAME: usize = 253;
@@ -28,25 +28,25 @@ pub enum Host {
 #[non_exhaustive]
 pub enum HostError {
     /// The text is empty or longer than a DNS name can be.
-    #[error("a host has between 1 and {LONGEST_NAME} letters")]
+    #[error("a host must have between 1 and {LONGEST_NAME} characters")]
     Length,
     /// The text contains a user name: `user@host`.
-    #[error("a host has no user name before it")]
+    #[error("a host must not have a user name (`user@`) before it")]
     UserInfo,
     /// The address has a zone: `fe80::1%eth0`.
-    #[error("an address has no zone (`%`)")]
+    #[error("an address must not have a zone (`%`)")]
     Zone,
     /// The name contains non-ASCII characters.
-    #[error("an international name is written as `xn--…`")]
+    #[error("write a name with non-ASCII characters in its `xn--…` form")]
     International,
     /// A numeric form such as `2130706433`, `0177.0.0.1` or `0x7f.1`, which programs interpret differently.
-    #[error("an IPv4 address is four decimal numbers without leading zeros")]
+    #[error("write an IPv4 address as four decimal numbers without leading zeros")]
     Ambiguous,
     /// The port is not valid: `host:0`, `host:http`.
-    #[error("a port is a number from 1 to 65535")]
+    #[error("the port must be a number from 1 to 65535")]
     Port,
     /// Any other invalid character or form.
-    #[error("a host is a name of letters, digits, `-`, `_` and dots, or an address")]
+    #[error("a host must be an address, or a name of letters, digits, `-`, `_` and dots")]
     Spelling,
 }
 
@@ -55,37 +55,39 @@ pub enum HostError {
 #[non_exhaustive]
 pub enum HostEntryError {
     /// The entry is empty.
-    #[error("an entry names a host")]
+    #[error("the entry is empty; name a host")]
     Empty,
     /// A word before the host is neither `raw` nor a list of methods.
-    #[error("before a host stand `raw` or methods such as `GET,HEAD`, not `{0}`")]
+    #[error(
+        "unexpected `{0}` before the host; only `raw` or HTTP methods such as `GET,HEAD` may precede a host"
+    )]
     Word(String),
     /// The host part is not valid.
     #[error(transparent)]
     Host(#[from] HostError),
     /// A prefix length follows a name, or is too large for the address.
-    #[error("only an address has a net behind it: `10.0.0.0/8`")]
+    #[error("a prefix length must follow an address and fit its size, as in `10.0.0.0/8`")]
     NetOfName,
     /// The prefix length is not a number.
-    #[error("a net is `10.0.0.0/8`")]
+    #[error("the prefix length is not a number; write a network as `10.0.0.0/8`")]
     Net,
     /// A `raw` entry has methods or a path, although guard does not inspect such connections.
-    #[error("what a `raw` connection carries is not seen: it has no methods and no path")]
-    RawInTheClear,
+    #[error("a `raw` entry cannot have methods or a path, because guard does not inspect the connection")]
+    RawWithRequestLimits,
     /// A `raw` entry does not name a port.
-    #[error("a `raw` connection names its port: `raw host:22`")]
+    #[error("a `raw` entry must name a port, as in `raw host:22`")]
     RawWithoutPort,
     /// The entry is a URL: `https://…`.
-    #[error("an entry is a host, not a URL: `example.org:443`")]
+    #[error("expected a host, not a URL; write `example.org:443`")]
     Url,
     /// An IPv6 address lacks its closing bracket.
-    #[error("a `[` has its `]`")]
+    #[error("the closing `]` is missing")]
     Bracket,
     /// The path is relative or ambiguous, so that a server could resolve it elsewhere.
-    #[error("a path begins with `/` and has no `..`, no `//` and no escapes")]
+    #[error("the path must begin with `/` and must not contain `..`, `//` or escapes")]
     Path,
     /// The port list is not valid.
-    #[error("ports are `443`, `80,443`, `8000-8100` or `*`, not `{0}`")]
+    #[error("invalid ports `{0}`; write `443`, `80,443`, `8000-8100` or `*`")]
     Ports(String),
 }
 
@@ -107,7 +109,7 @@ impl Host {
         let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         if let Some(text) = bracketed.or_else(|| text.contains(':').then_some(text)) {
             let address: Ipv6Addr = text.parse().map_err(|_| HostError::Spelling)?;
-            return Ok(Self::Address(plain(IpAddr::V6(address))));
+            return Ok(Self::Address(unmap_ipv4(IpAddr::V6(address))));
         }
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         let is_label = |label: &str| {
@@ -171,9 +173,9 @@ impl fmt::Display for Host {
 enum Hosts {
     Any,
     Name(String),
-    /// Every name below this one.
+    /// Every subdomain of this name.
     Below(String),
-    /// Addresses with this prefix length in common.
+    /// A network: an address and the length of its prefix.
     Net(IpAddr, u8),
 }
 
@@ -238,7 +240,7 @@ fn in_net(address: IpAddr, net: IpAddr, length: u8) -> bool {
 
 /// The kind of access, by how much of it guard can inspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way<'a> {
+pub enum HostAccess<'a> {
     /// A connection whose content guard does not see.
     Tunnel,
     /// A plain-text HTTP request.
@@ -259,7 +261,7 @@ pub struct HostEntry {
     ports: Vec<(u16, u16)>,
     methods: Vec<String>,
     path: Option<String>,
-    /// A tunnel may carry a protocol other than TLS to that name.
+    /// Whether a tunnel may carry a protocol other than TLS.
     raw: bool,
 }
 
@@ -294,14 +296,14 @@ impl HostEntry {
             (hosts, None) => hosts,
             _ => return Err(HostEntryError::NetOfName),
         };
-        let in_the_clear = !methods.is_empty() || path.is_some();
-        if raw && in_the_clear {
-            return Err(HostEntryError::RawInTheClear);
+        let limits_requests = !methods.is_empty() || path.is_some();
+        if raw && limits_requests {
+            return Err(HostEntryError::RawWithRequestLimits);
         }
         let ports = match ports {
             Some(ports) => ports,
             None if raw => return Err(HostEntryError::RawWithoutPort),
-            None if in_the_clear => vec![(80, 80)],
+            None if limits_requests => vec![(80, 80)],
             None => vec![(80, 80), (443, 443)],
         };
         Ok(Self { text: text.to_string(), hosts, ports, methods, path, raw })
@@ -321,24 +323,24 @@ impl HostEntry {
     /// happens to include the address does not count.
     pub fn names_special(&self, address: IpAddr, port: u16) -> bool {
         let Hosts::Net(net, length) = &self.hosts else { return false };
-        *length >= 8 && special(*net).is_some() && self.names(&Host::Address(plain(address)), port)
+        *length >= 8 && special_class(*net).is_some() && self.names(&Host::Address(unmap_ipv4(address)), port)
     }
 
     /// Whether the entry matches this access.
-    pub fn matches(&self, host: &Host, port: u16, way: Way<'_>) -> bool {
+    pub fn matches(&self, host: &Host, port: u16, access: HostAccess<'_>) -> bool {
         self.names(host, port)
-            && match way {
+            && match access {
                 // Methods and paths cannot be enforced on content that guard does not see.
-                Way::Tunnel => self.methods.is_empty() && self.path.is_none(),
-                Way::Request { method, path } => {
+                HostAccess::Tunnel => self.methods.is_empty() && self.path.is_none(),
+                HostAccess::Request { method, path } => {
                     (self.methods.is_empty() || self.methods.iter().any(|known| known == method))
                         && self.path.as_deref().is_none_or(|prefix| is_below(path, prefix))
                 }
             }
     }
 
-    /// Whether the entry is limited to certain methods.
-    pub fn binds_methods(&self) -> bool {
+    /// Whether the entry is limited to certain HTTP methods.
+    pub fn limits_methods(&self) -> bool {
         !self.methods.is_empty()
     }
 
@@ -502,7 +504,7 @@ mod tests {
 
     #[test]
     fn entries() {
-        let tunnel = |text: &str, to: &str, port| entry(text).matches(&host(to), port, Way::Tunnel);
+        let tunnel = |text: &str, to: &str, port| entry(text).matches(&host(to), port, HostAccess::Tunnel);
         assert!(tunnel("example.org", "EXAMPLE.org.", 443) && tunnel("example.org", "example.org", 80));
         assert!(
             !tunnel("example.org", "example.org", 8080) && !tunnel("example.org", "www.example.org", 443)
@@ -523,7 +525,7 @@ mod tests {
         assert!(entry("raw git.example.org:22").is_raw());
 
         let get = |text: &str, path: &str| {
-            entry(text).matches(&host("m.example"), 80, Way::Request { method: "GET", path })
+            entry(text).matches(&host("m.example"), 80, HostAccess::Request { method: "GET", path })
         };
         assert!(
             get("GET,HEAD m.example/debian/", "/debian/x") && !get("POST m.example/debian/", "/debian/x")
@@ -606,8 +608,8 @@ mod tests {
             if wide.covers(&narrow) {
                 for name in ["a.b", "c.b", "c.a.b", "b", "z"] {
                     for port in [80, 150, 443, 8080] {
-                        for way in [Way::Tunnel, Way::Request { method: "GET", path: "/x" }, Way::Request { method: "PUT", path: "/x/y" }, Way::Request { method: "PUT", path: "/z" }] {
-                            assert!(!narrow.matches(&host(name), port, way) || wide.matches(&host(name), port, way), "{wide} {narrow} {name}:{port} {way:?}");
+                        for access in [HostAccess::Tunnel, HostAccess::Request { method: "GET", path: "/x" }, HostAccess::Request { method: "PUT", path: "/x/y" }, HostAccess::Request { method: "PUT", path: "/z" }] {
+                            assert!(!narrow.matches(&host(name), port, access) || wide.matches(&host(name), port, access), "{wide} {narrow} {name}:{port} {access:?}");
                         }
                     }
                 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Converts an IPv4-mapped IPv6 address to IPv4.
-pub fn plain(address: IpAddr) -> IpAddr {
+pub fn unmap_ipv4(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
         IpAddr::V4(_) => address,
@@ -12,8 +12,8 @@ pub fn plain(address: IpAddr) -> IpAddr {
 
 /// Returns the class of a special-purpose address, which no public name should resolve to. `None` for a
 /// public address.
-pub fn special(address: IpAddr) -> Option<&'static str> {
-    match plain(address) {
+pub fn special_class(address: IpAddr) -> Option<&'static str> {
+    match unmap_ipv4(address) {
         IpAddr::V4(v4) => special_v4(v4),
         IpAddr::V6(v6) => special_v6(v6),
     }
@@ -23,9 +23,9 @@ fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     let [a, b, c, _] = address.octets();
     Some(match (a, b, c) {
         (127, ..) => "loopback",
-        (169, 254, _) => "link-local (cloud metadata lies there)",
+        (169, 254, _) => "link-local (used for cloud metadata)",
         (10, ..) | (172, 16..=31, _) | (192, 168, _) => "private",
-        (100, 64..=127, _) => "shared by a provider",
+        (100, 64..=127, _) => "carrier-grade NAT",
         (0, ..) => "unspecified",
         (192, 0, 0 | 2) | (192, 88, 99) | (198, 18..=19, _) | (198, 51, 100) | (203, 0, 113) => "reserved",
         (224..=239, ..) => "multicast",
@@ -99,7 +99,7 @@ mod tests {
             "64:ff9b:1::1",
         ] {
             let address: IpAddr = text.parse().unwrap_or_else(|_| panic!("{text}"));
-            assert!(special(address).is_some(), "{text}");
+            assert!(special_class(address).is_some(), "{text}");
         }
         for text in [
             "8.8.8.8",
@@ -111,7 +111,7 @@ mod tests {
             "168.63.129.17",
         ] {
             let address: IpAddr = text.parse().unwrap_or_else(|_| panic!("{text}"));
-            assert_eq!(special(address), None, "{text}");
+            assert_eq!(special_class(address), None, "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The format of a policy file: every key, its kind and its meaning, in one table.
 //!
-//! The reader checks files against it and the published JSON Schema is made from it, so the two cannot differ. For each
-//! section the table also makes the struct that the merge takes apart.
+//! The parser checks files against the table, and the published JSON Schema is generated from it, so the two cannot
+//! differ. For each section, the `section!` macro also generates the struct that the merge destructures.
 
 use super::parse::{Reader, Table};
 
@@ -13,7 +13,7 @@ pub(super) struct Field {
     pub(super) doc: &'static str,
 }
 
-/// What a key holds.
+/// The type of a key's value.
 pub(super) enum Kind {
     /// A string.
     Text,
@@ -31,19 +31,19 @@ pub(super) enum Kind {
     Amount,
     /// `allow`, `ask` or `deny`.
     Action,
-    /// One of a few words.
+    /// One of these keywords.
     Choice(&'static [&'static str]),
-    /// A list of a few words; what one of them is, for messages.
+    /// A list of these keywords. The second field names one of them in messages, such as `toolchain`.
     Choices(&'static [&'static str], &'static str),
-    /// Effect classes by name.
+    /// The name of an effect class, or a list of names.
     Effects,
-    /// Commands: shell text, or lists of words.
+    /// A list of commands, each as shell text or as an argv.
     Commands,
-    /// Names to strings.
+    /// A table from names to strings.
     Map,
-    /// A table with keys of its own.
+    /// A table with these keys.
     Table(&'static [Field]),
-    /// `[[…]]`: tables with keys of their own.
+    /// `[[…]]`: a list of tables with these keys.
     Tables(&'static [Field]),
 }
 
@@ -51,25 +51,25 @@ const fn field(name: &'static str, kind: Kind, doc: &'static str) -> Field {
     Field { name, kind, doc }
 }
 
-/// The value of a key in a file, by its kind.
+/// The Rust type of a key's value for each [`Kind`].
 mod value {
     use super::super::model;
-    use crate::policy::parse::At;
+    use crate::policy::parse::Located;
 
-    pub(in crate::policy) type List = At<Vec<At<String>>>;
+    pub(in crate::policy) type List = Located<Vec<Located<String>>>;
     pub(in crate::policy) type Ports = List;
     pub(in crate::policy) type Choices = List;
-    pub(in crate::policy) type Text = At<String>;
-    pub(in crate::policy) type Choice = At<String>;
-    pub(in crate::policy) type Flag = At<bool>;
-    pub(in crate::policy) type Number = At<i64>;
-    pub(in crate::policy) type Amount = At<i64>;
-    pub(in crate::policy) type Action = At<model::Action>;
-    pub(in crate::policy) type Map = Vec<(At<String>, String)>;
+    pub(in crate::policy) type Text = Located<String>;
+    pub(in crate::policy) type Choice = Located<String>;
+    pub(in crate::policy) type Flag = Located<bool>;
+    pub(in crate::policy) type Number = Located<i64>;
+    pub(in crate::policy) type Amount = Located<i64>;
+    pub(in crate::policy) type Action = Located<model::Action>;
+    pub(in crate::policy) type Map = Vec<(Located<String>, String)>;
 }
 
-/// Declares a section: its table of keys, and the struct that holds what a file says for each key. The merge takes that
-/// struct apart without `..`, so a key that is not merged does not compile.
+/// Declares a section: its table of keys, and the struct with the parsed value of each key. The merge destructures that
+/// struct without `..`, so a key that is not merged fails to compile.
 macro_rules! section {
     (
         $(#[$doc:meta])*
@@ -119,7 +119,7 @@ pub(super) static POLICY: &[Field] = &[
     ),
     field("filesystem", Kind::Table(FILESYSTEM), "What the agent's processes may read and write."),
     field("network", Kind::Table(NETWORK), "Which hosts the agent's processes may reach."),
-    field("environment", Kind::Table(ENVIRONMENT), "Which environment variables they get."),
+    field("environment", Kind::Table(ENVIRONMENT), "Which environment variables the agent's processes get."),
     field("limits", Kind::Table(LIMITS), "Limits of time and resources."),
     field("budget", Kind::Table(BUDGET), "Limits for the use of a model's API."),
     field("sandbox", Kind::Table(SANDBOX), "How the sandbox is built."),
@@ -196,13 +196,13 @@ section! {
         file_mib: Number(1, 16_777_216),
             "The size of one file.";
         output_mib: Number(1, 1_048_576),
-            "How much output the transcript holds.";
+            "The amount of output that the transcript holds.";
         connections: Number(1, 65_536),
             "The number of network connections at once. Default: 512.";
         upload_mib: Number(1, 16_777_216),
-            "What the whole run may send.";
+            "The amount of data that the whole run may send over the network.";
         download_mib: Number(1, 16_777_216),
-            "What the whole run may receive.";
+            "The amount of data that the whole run may receive over the network.";
         network_kib_per_second: Number(1, 16_777_216),
             "The network bandwidth, both directions together.";
         command_bytes: Number(1024, 67_108_864),
@@ -230,7 +230,7 @@ section! {
         namespaces: Choice(&["auto", "require", "off"]),
             "`auto` (default): use namespaces where the machine allows them. `require`: do not run without them. `off`: do not use them.";
         verify_exec: Flag,
-            "Verify every program at its exec stop, so that a racing thread gains nothing. Default: `true`.";
+            "Check every program a second time after its exec, before it runs, so that a thread cannot swap the arguments between check and exec. Default: `true`.";
     }
 }
 
@@ -282,14 +282,14 @@ section! {
         hooks: Flag,
             "Run the user's hooks for the agent's commits. Default: `true`.";
         receive_mib: Number(1, 1_048_576),
-            "The most guard receives from a run, in MiB of packed objects. Default: 512.";
+            "The maximum size of the commits that guard receives from a run, in MiB of packed objects. Default: 512.";
     }
 }
 
 pub(super) static COMMAND: &[Field] = &[
     field("id", Kind::Text, "The rule's name in messages, unique in a policy: `git.switch`."),
     field("action", Kind::Action, "The action for a command that the rule matches."),
-    field("reason", Kind::Text, "The reason, shown to the agent and to people."),
+    field("reason", Kind::Text, "Why the rule exists, shown to the agent and to the user."),
     field("instead", Kind::Text, "What to do instead, shown with the reason."),
     field(
         "program",
@@ -343,11 +343,11 @@ pub(super) static EXAMPLES: &[Field] = &[
     field("deny", Kind::Commands, "Commands that this policy must deny."),
 ];
 
-/// The name of a known key or word that is close to what was written.
+/// The known name that is most similar to the written one, for "did you mean" hints.
 pub(crate) fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let limit = written.chars().count() / 3 + 1;
     let distance = |name: &str| strsim::damerau_levenshtein(&written.to_lowercase(), name);
-    // A very long word is nobody's slip of the finger.
+    // A very long word is not a typing error, and the comparison would be slow.
     if written.len() > 64 {
         return None;
     }

@@ -74,7 +74,7 @@ pub enum PolicyError {
         problem: String,
     },
     /// The policy has errors.
-    #[error("the policy cannot be used: {}", count_errors(.0))]
+    #[error("the policy is invalid: {}", count_errors(.0))]
     Invalid(Vec<Diagnostic>),
 }
 
@@ -86,13 +86,13 @@ fn count_errors(problems: &[Diagnostic]) -> String {
 }
 
 /// Loads a policy by name or path, without running its examples (`decide::load` does that).
-pub fn load(reference: &str, folders: &PolicyDirs) -> Result<Policy, PolicyError> {
-    load_source(find(reference, folders, None)?, folders)
+pub fn load(reference: &str, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
+    load_source(find(reference, dirs, None)?, dirs)
 }
 
 /// Loads a policy from its text, with everything it extends.
-pub fn load_source(source: Source, folders: &PolicyDirs) -> Result<Policy, PolicyError> {
-    let (policy, problems) = load_with_problems(source, folders)?;
+pub fn load_source(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyError> {
+    let (policy, problems) = load_with_problems(source, dirs)?;
     if problems.iter().any(|problem| problem.severity == Severity::Error) {
         return Err(PolicyError::Invalid(problems));
     }
@@ -104,7 +104,7 @@ pub fn load_source(source: Source, folders: &PolicyDirs) -> Result<Policy, Polic
 /// Loads a policy and returns all problems. The policy is `None` if a rule could not be parsed.
 pub fn load_with_problems(
     source: Source,
-    folders: &PolicyDirs,
+    dirs: &PolicyDirs,
 ) -> Result<(Option<Policy>, Vec<Diagnostic>), PolicyError> {
     let mut problems = Vec::new();
     let mut chain: Vec<(Source, File)> = Vec::new();
@@ -113,7 +113,7 @@ pub fn load_with_problems(
         let (file, found) = parse::read(&source);
         problems.extend(found);
         if let Some(parent) = &file.extends {
-            match extended(&parent.value, &source, &chain, folders) {
+            match extended(&parent.value, &source, &chain, dirs) {
                 Ok(found) => next = Some(found),
                 Err(message) => problems.push(Diagnostic {
                     severity: Severity::Error,
@@ -144,37 +144,37 @@ fn extended(
     name: &str,
     from: &Source,
     chain: &[(Source, File)],
-    folders: &PolicyDirs,
+    dirs: &PolicyDirs,
 ) -> Result<Source, String> {
-    let found = find(name, folders, Some(from)).map_err(|error| error.to_string())?;
+    let found = find(name, dirs, Some(from)).map_err(|error| error.to_string())?;
     let is_same = |seen: &Source| {
         let files = !seen.built_in && !found.built_in;
         *seen == found || (files && is_same_file(Path::new(&seen.name), Path::new(&found.name)))
     };
     if is_same(from) || chain.iter().any(|(seen, _)| is_same(seen)) {
-        return Err(format!("`{name}` extends itself"));
+        return Err(format!("`{name}` extends itself, directly or through other policies"));
     }
     if chain.len() + 1 >= LONGEST_CHAIN {
-        return Err(format!("more than {LONGEST_CHAIN} policies extend each other"));
+        return Err(format!("the chain of `extends` is longer than {LONGEST_CHAIN} policies"));
     }
     Ok(found)
 }
 
 /// Finds the text for a reference: a path, the name of a user's policy, or the name of a built-in one.
-pub fn find(reference: &str, folders: &PolicyDirs, from: Option<&Source>) -> Result<Source, PolicyError> {
+pub fn find(reference: &str, dirs: &PolicyDirs, from: Option<&Source>) -> Result<Source, PolicyError> {
     if reference.contains('/') || reference.ends_with(".toml") {
         let path = match from.filter(|from| !from.built_in).and_then(|from| Path::new(&from.name).parent()) {
-            Some(folder) => folder.join(reference.strip_prefix("./").unwrap_or(reference)),
+            Some(directory) => directory.join(reference.strip_prefix("./").unwrap_or(reference)),
             None => PathBuf::from(reference),
         };
         return read_file(&path);
     }
     // A built-in policy extends built-in ones: a user's file of the same name must not change its parent.
-    if let Some(folder) = &folders.user
+    if let Some(directory) = &dirs.user
         && parse::is_policy_name(reference)
         && from.is_none_or(|from| !from.built_in)
     {
-        let path = folder.join(format!("{reference}.toml"));
+        let path = directory.join(format!("{reference}.toml"));
         // A user's `strict` may extend the built-in `strict`.
         let is_asking = from.is_some_and(|from| is_same_file(Path::new(&from.name), &path));
         // Any error other than "not found" must be reported: an unreadable file must not be replaced by the
@@ -186,7 +186,7 @@ pub fn find(reference: &str, folders: &PolicyDirs, from: Option<&Source>) -> Res
         }
     }
     builtin::source(reference).ok_or_else(|| {
-        let names = folders.names();
+        let names = dirs.names();
         let near = nearest(reference, names.iter().map(|(name, _)| name.as_str())).map(str::to_string);
         PolicyError::NotFound { name: reference.to_string(), near }
     })

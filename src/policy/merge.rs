@@ -5,8 +5,8 @@
 use super::diagnostic::{Diagnostic, Severity, Source};
 use super::diff::described;
 use super::keys::nearest;
-use super::model::{Action, Default, Place, Policy, Rule};
-use super::parse::{At, File, FileRule};
+use super::model::{Action, DefaultAction, Place, Policy, Rule};
+use super::parse::{File, FileRule, Located};
 
 /// Merges the files, the root of the chain first. Returns the problems beside the merged policy.
 pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
@@ -17,20 +17,20 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
             description: String::new(),
             extends: Vec::new(),
             sources,
-            default_action: Default { action: Action::Allow, place: None },
-            git_default_action: Default { action: Action::Deny, place: None },
-            git_other_action: Default { action: Action::Deny, place: None },
+            default_action: DefaultAction { action: Action::Allow, place: None },
+            git_default_action: DefaultAction { action: Action::Deny, place: None },
+            git_other_action: DefaultAction { action: Action::Deny, place: None },
             rules: Vec::new(),
-            filesystem: std::default::Default::default(),
-            network: std::default::Default::default(),
-            environment: std::default::Default::default(),
-            limits: std::default::Default::default(),
-            budget: std::default::Default::default(),
-            sandbox: std::default::Default::default(),
-            home: std::default::Default::default(),
-            toolchains: std::default::Default::default(),
-            worktree: std::default::Default::default(),
-            git: std::default::Default::default(),
+            filesystem: Default::default(),
+            network: Default::default(),
+            environment: Default::default(),
+            limits: Default::default(),
+            budget: Default::default(),
+            sandbox: Default::default(),
+            home: Default::default(),
+            toolchains: Default::default(),
+            worktree: Default::default(),
+            git: Default::default(),
             remarks: Vec::new(),
         },
         problems: Vec::new(),
@@ -43,7 +43,7 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
     (merger.policy, merger.problems)
 }
 
-/// The one setting that no section's `override` can loosen.
+/// The name of the policy-wide default action in messages. No section's `override` can loosen it.
 const TOP_DEFAULT: &str = "the default action";
 
 pub(super) struct Merger {
@@ -86,14 +86,16 @@ impl Merger {
         self.rules(file.rules);
     }
 
-    fn default_action(&mut self, set: Option<At<Action>>, git: bool, overrides: bool) {
+    fn default_action(&mut self, set: Option<Located<Action>>, git: bool, overrides: bool) {
         let Some(set) = set else { return };
         let level = self.level;
         let current = if git { &mut self.policy.git_default_action } else { &mut self.policy.default_action };
         let loosens = level > 0 && set.value < current.action;
         if !loosens || overrides {
-            *current =
-                Default { action: set.value, place: Some(Place { source: level, span: set.span.clone() }) };
+            *current = DefaultAction {
+                action: set.value,
+                place: Some(Place { source: level, span: set.span.clone() }),
+            };
         }
         if loosens {
             self.loosened(set.span, if git { "git's default action" } else { TOP_DEFAULT }, overrides);
@@ -106,7 +108,7 @@ impl Merger {
         let next_step = if what == TOP_DEFAULT {
             "an extending policy can only tighten; allow single programs by rules with `override = true`"
         } else {
-            "an extending policy can only tighten; add `override = true` to the section if this is meant"
+            "an extending policy can only tighten; if this is intended, add `override = true` to the section"
         };
         if overrides {
             self.problem(Severity::Note, span, format!("{what} is loosened by override"), "in force", None);
@@ -129,7 +131,7 @@ impl Merger {
                 (Some(index), true) => {
                     let old = &self.policy.rules[index];
                     let message = format!(
-                        "`{}` replaces the rule of the policy extended ({} → {})",
+                        "`{}` replaces the rule of the extended policy ({} → {})",
                         rule.id.value,
                         old.action.name(),
                         rule.action.name()
@@ -145,14 +147,14 @@ impl Merger {
                 (Some(_), false) => self.problem(
                     Severity::Error,
                     rule.id.span.clone(),
-                    format!("the id `{}` belongs to a rule of the policy this one extends", rule.id.value),
+                    format!("the extended policy already has a rule `{}`", rule.id.value),
                     "already used",
-                    Some("give this rule another id, or say `override = true` to replace that one"),
+                    Some("give this rule another id, or add `override = true` to replace the extended rule"),
                 ),
                 (None, overrides) => {
                     if self.level > 0 && overrides {
                         let message =
-                            format!("`{}` can lift a default action of the policy extended", rule.id.value);
+                            format!("`{}` can loosen a default action of the extended policy", rule.id.value);
                         self.problem(
                             Severity::Note,
                             rule.id.span.clone(),
@@ -164,9 +166,9 @@ impl Merger {
                         self.problem(
                             Severity::Warning,
                             rule.id.span.clone(),
-                            format!("the rule `{}` changes nothing", rule.id.value),
+                            format!("the rule `{}` has no effect", rule.id.value),
                             "an extending policy can only tighten",
-                            Some("to allow what the policy extended does not, say `override = true`"),
+                            Some("to allow more than the extended policy does, add `override = true`"),
                         );
                     } else if self.level == 0 && overrides {
                         let ids: Vec<String> = self.policy.rules.iter().map(|rule| rule.id.clone()).collect();
@@ -179,7 +181,7 @@ impl Merger {
                             Some(format!("the nearest rule is `{near}`"))
                         };
                         let message =
-                            "`override` has nothing to override: this policy extends none".to_string();
+                            "`override` has no effect: this policy does not extend another".to_string();
                         self.problem(
                             Severity::Warning,
                             rule.id.span.clone(),

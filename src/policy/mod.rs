@@ -26,12 +26,13 @@ pub use builtin::BUILT_IN;
 pub use config_toml::{AgentConfig, Config, ConfigError, ConfigProblem, GatewayConfig, LoginUse, Price};
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};
-pub use host::{Host, HostEntry, HostEntryError, HostError, Way};
-pub use ip_classes::{plain, special};
+pub use host::{Host, HostAccess, HostEntry, HostEntryError, HostError};
+pub use ip_classes::{special_class, unmap_ipv4};
 pub use load::{PolicyDirs, PolicyError, find, load, load_source, load_with_problems};
 pub use model::{
-    Action, Budget, Caches, Conditions, Default, Environment, Example, ExampleCommand, Filesystem, Git, Home,
-    Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains, Worktree,
+    Action, Budget, Caches, Conditions, DefaultAction, Environment, Example, ExampleCommand, Filesystem, Git,
+    Home, Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains,
+    Worktree,
 };
 pub use pattern::{PathPattern, Pattern, PatternError};
 pub use preset::{

@@ -14,7 +14,7 @@ use crate::command::{Effects, Limits as CommandLimits};
 pub enum Action {
     /// The command runs.
     Allow,
-    /// A person decides; if nobody can be asked, the command is denied.
+    /// guard asks the user; without a terminal to ask on, it denies the command.
     Ask,
     /// The command does not run.
     Deny,
@@ -51,12 +51,12 @@ pub struct Policy {
     /// The texts it was merged from, the root of the chain first.
     pub sources: Vec<Source>,
     /// The action for programs that no rule matches.
-    pub default_action: Default,
+    pub default_action: DefaultAction,
     /// The action for git commands that no rule matches.
-    pub git_default_action: Default,
-    /// The action for git commands, not matched by a rule, in repositories other than the task's that lie in
-    /// the run's own directories.
-    pub git_other_action: Default,
+    pub git_default_action: DefaultAction,
+    /// The action for git commands that no rule matches, in repositories that the run itself has created in its
+    /// private directories.
+    pub git_other_action: DefaultAction,
     /// All rules, those of the root of the chain first.
     pub rules: Vec<Rule>,
     /// The `[filesystem]` section: paths that a run may use.
@@ -85,7 +85,7 @@ pub struct Policy {
 
 /// A default action and where it was set.
 #[derive(Debug, Clone)]
-pub struct Default {
+pub struct DefaultAction {
     /// The action to take.
     pub action: Action,
     /// Where the action was set; `None` if it is built in.
@@ -159,7 +159,7 @@ pub enum ExampleCommand {
 }
 
 /// The conditions of a rule. All that are given must hold.
-#[derive(Debug, Clone, std::default::Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Conditions {
     /// Matches any of these program names or paths.
     pub programs: Vec<Pattern>,
@@ -192,7 +192,7 @@ pub struct Conditions {
 }
 
 /// The kind of path access that a rule matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, std::default::Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathAccess {
     /// Only read access.
     Read,
@@ -204,7 +204,7 @@ pub enum PathAccess {
 }
 
 /// The files that a run may use.
-#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Filesystem {
     /// Paths that may be read.
     pub read: Vec<String>,
@@ -228,7 +228,7 @@ impl Filesystem {
 }
 
 /// The hosts that a run may reach.
-#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Network {
     /// Allowed entries, see [`HostEntry`](super::HostEntry).
     pub allow: Vec<String>,
@@ -245,7 +245,7 @@ pub struct Network {
 }
 
 /// Limits on the use of a model's API. `None` is unlimited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, std::default::Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Budget {
     /// Input and output tokens together.
     pub max_tokens: Option<u64>,
@@ -256,7 +256,7 @@ pub struct Budget {
 }
 
 /// The environment variables of a run.
-#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Environment {
     /// Variables passed through from the user's environment.
     pub pass: Vec<String>,
@@ -267,7 +267,7 @@ pub struct Environment {
 }
 
 /// The resource limits of a run. `None` is unlimited.
-#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Limits {
     /// Limits by key, in the order of the format.
     pub values: Vec<(&'static str, i64)>,
@@ -283,19 +283,19 @@ impl Limits {
 /// How the sandbox is built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sandbox {
-    /// Whether the run gets its own namespaces.
+    /// Whether the run gets private namespaces.
     pub namespaces: Namespaces,
     /// Whether guard traces programs and judges each one again at its exec stop.
     pub verify_exec: bool,
 }
 
-impl std::default::Default for Sandbox {
+impl Default for Sandbox {
     fn default() -> Self {
         Self { namespaces: Namespaces::Auto, verify_exec: true }
     }
 }
 
-/// Whether a run gets its own namespaces, ordered from loose to tight.
+/// Whether a run gets private namespaces, ordered from loose to tight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Namespaces {
@@ -324,7 +324,7 @@ impl Namespaces {
 }
 
 /// The run's private home directory.
-#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Home {
     /// Files to copy from the user's home directory, each beginning with `~/`.
     pub import: Vec<String>,
@@ -339,7 +339,7 @@ pub struct Toolchains {
     pub caches: Caches,
 }
 
-impl std::default::Default for Toolchains {
+impl Default for Toolchains {
     fn default() -> Self {
         Self { detect: TOOLCHAINS.map(str::to_string).to_vec(), caches: Caches::Shared }
     }
@@ -349,9 +349,9 @@ impl std::default::Default for Toolchains {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Caches {
-    /// The user's caches, read-only, under a writable layer of the run's own.
+    /// The user's caches, read-only, under a writable layer that is private to the run.
     Shared,
-    /// The run's own caches, empty at the start.
+    /// Caches that are private to the run and empty at the start.
     Private,
 }
 
@@ -371,7 +371,7 @@ impl Caches {
 }
 
 /// The working tree of a task.
-#[derive(Debug, Clone, PartialEq, Eq, std::default::Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Worktree {
     /// The directory that contains the worktrees.
     pub root: Option<String>,
@@ -398,7 +398,7 @@ pub struct Git {
     pub receive_mib: i64,
 }
 
-impl std::default::Default for Git {
+impl Default for Git {
     fn default() -> Self {
         Self {
             branch_prefix: "task/".to_string(),
@@ -437,7 +437,7 @@ impl Policy {
         }
     }
 
-    /// The location of a span, for people.
+    /// The file, line and column of a span.
     pub fn locate(&self, place: &Place) -> Location {
         self.sources[place.source].locate(place.span.start)
     }

@@ -21,7 +21,7 @@ use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
 /// The placeholders allowed in paths as `{…}`.
 const PLACEHOLDERS: [&str; 6] = ["worktree", "home", "tmp", "system", "toolchains", "artifact"];
 
-/// More rules would make every judgement slow, and nobody could review them.
+/// More rules would make every judgement slow, and could not be reviewed.
 const MOST_RULES: usize = 1000;
 
 /// A larger file is rejected.
@@ -29,7 +29,7 @@ pub(super) const LARGEST_FILE: usize = 1 << 20;
 
 /// A value with its location in the file.
 #[derive(Debug, Clone)]
-pub(super) struct At<T> {
+pub(super) struct Located<T> {
     pub(super) value: T,
     pub(super) span: Range<usize>,
 }
@@ -37,10 +37,10 @@ pub(super) struct At<T> {
 /// The parsed content of one policy file.
 #[derive(Debug, Default)]
 pub(super) struct File {
-    pub(super) name: Option<At<String>>,
+    pub(super) name: Option<Located<String>>,
     pub(super) description: String,
-    pub(super) extends: Option<At<String>>,
-    pub(super) default_action: Option<At<Action>>,
+    pub(super) extends: Option<Located<String>>,
+    pub(super) default_action: Option<Located<Action>>,
     pub(super) filesystem: FilesystemSection,
     pub(super) network: NetworkSection,
     pub(super) environment: EnvironmentSection,
@@ -52,15 +52,15 @@ pub(super) struct File {
     pub(super) worktree: WorktreeSection,
     pub(super) git: GitSection,
     pub(super) rules: Vec<FileRule>,
-    /// A rule has an error in its conditions or its action, so the examples cannot be judged.
+    /// Whether a rule has an error in its conditions or its action, so that the examples cannot be judged.
     pub(super) has_broken_rules: bool,
-    /// The text is not valid TOML.
+    /// Whether the text is not valid TOML.
     pub(super) is_damaged: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct FileRule {
-    pub(super) id: At<String>,
+    pub(super) id: Located<String>,
     pub(super) action: Action,
     pub(super) reason: String,
     pub(super) instead: String,
@@ -130,8 +130,8 @@ impl Reader<'_> {
                 let span = name.span.clone();
                 self.error(
                     span,
-                    "a policy's name has lower-case letters, digits and dashes".into(),
-                    "not such a name",
+                    "a policy name may contain only lower-case letters, digits and dashes, at most 64".into(),
+                    "invalid name",
                     None,
                 );
             }
@@ -159,8 +159,8 @@ impl Reader<'_> {
             return;
         };
         if list.len() > MOST_RULES {
-            let message = format!("a policy has at most {MOST_RULES} rules");
-            self.error(rules.span(), message, "too many", None);
+            let message = format!("the policy has {} rules; the maximum is {MOST_RULES}", list.len());
+            self.error(rules.span(), message, "too many rules", None);
             file.has_broken_rules = true;
             return;
         }
@@ -191,9 +191,7 @@ impl Reader<'_> {
                     rule.id.span.clone(),
                     format!("the id `{}` is used twice", rule.id.value),
                     "second use",
-                    Some(format!(
-                        "it names the rule in line {line} already; give this one a name of its own"
-                    )),
+                    Some(format!("the rule in line {line} already has this id; choose another id")),
                 );
             } else {
                 seen.insert(&rule.id.value, &rule.id.span);
@@ -237,8 +235,8 @@ impl Reader<'_> {
         find(table, "override").and_then(|value| self.flag(value)).is_some_and(|flag| flag.value)
     }
 
-    /// Reports list entries of a section that could never match anything.
-    fn check_grant(&mut self, section: &str, key: &str, item: &At<String>) {
+    /// Reports list entries of a section that are invalid or could never match.
+    fn check_grant(&mut self, section: &str, key: &str, item: &Located<String>) {
         let text = item.value.as_str();
         let problem = match (section, key) {
             ("filesystem", _) => {
@@ -257,7 +255,7 @@ impl Reader<'_> {
                     Some((_, rest)) if (rest.is_empty() || rest.starts_with('/')) && !climbs => return,
                     None if text.starts_with('/') && !climbs => return,
                     _ => {
-                        "a path is absolute, or begins with a placeholder such as `{worktree}`, and has no `..`"
+                        "a path must be absolute or begin with a placeholder such as `{worktree}`, and must not contain `..`"
                     }
                 }
             }
@@ -267,23 +265,23 @@ impl Reader<'_> {
                 self.error(
                     item.span.clone(),
                     problem.to_string(),
-                    "no host that could be reached",
+                    "invalid host entry",
                     Some(help.to_string()),
                 );
                 return;
             }
             ("home", "import") if !is_file_of_the_home(text) => {
-                "a file of the home begins with `~/`, and is named in full: no `..`, no `*`"
+                "an import must begin with `~/` and name one file, without `..` and wildcards"
             }
             ("worktree", _) if !is_inside_the_worktree(text) => {
-                "such a path is inside the worktree: relative, without `..`, and no part of `.git`"
+                "the path must be relative to the worktree, without `..` and outside `.git`"
             }
             ("git", "trailers") if text.contains('\n') || !text.contains(": ") => {
-                "a trailer is `Name: value` on one line"
+                "write a trailer as `Name: value` on one line"
             }
             _ => return,
         };
-        self.error(item.span.clone(), problem.to_string(), "not such an entry", None);
+        self.error(item.span.clone(), problem.to_string(), "invalid entry", None);
     }
 
     fn rule(&mut self, table: &Table<'_>, span: Range<usize>) -> Option<FileRule> {
@@ -319,20 +317,22 @@ impl Reader<'_> {
     }
 
     /// Checks a rule id. Ids appear in messages and tables, and some names are reserved for guard itself.
-    fn is_rule_id(&mut self, id: &At<String>) -> bool {
+    fn is_rule_id(&mut self, id: &Located<String>) -> bool {
         let fits = |byte: u8| {
             byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_')
         };
         if id.value.len() > 64 || !id.value.bytes().all(fits) {
-            let message = "an id has lower-case letters, digits, dots and dashes".to_string();
-            self.error(id.span.clone(), message, "not such an id", None);
+            let message =
+                "a rule id may contain only lower-case letters, digits, dots, dashes and underscores, at most 64"
+                    .to_string();
+            self.error(id.span.clone(), message, "invalid id", None);
             return false;
         }
         if matches!(id.value.as_str(), "default" | "git.default" | "deferred")
             || id.value.starts_with("input.")
         {
-            let message = format!("the id `{}` is the program's own", id.value);
-            self.error(id.span.clone(), message, "choose another", None);
+            let message = format!("the id `{}` is reserved for guard itself", id.value);
+            self.error(id.span.clone(), message, "choose another id", None);
             return false;
         }
         true
@@ -343,14 +343,19 @@ impl Reader<'_> {
         self.absent(header, format!("a rule needs `{key}`"), "this rule has none", None);
     }
 
-    fn required(&mut self, table: &Table<'_>, key: &'static str, span: &Range<usize>) -> Option<At<String>> {
+    fn required(
+        &mut self,
+        table: &Table<'_>,
+        key: &'static str,
+        span: &Range<usize>,
+    ) -> Option<Located<String>> {
         let Some(value) = find(table, key) else {
             self.missing(key, span);
             return None;
         };
         let text = self.text(value)?;
         if text.value.trim().is_empty() {
-            self.error(text.span.clone(), format!("`{key}` is empty"), "needs words", None);
+            self.error(text.span.clone(), format!("`{key}` is empty"), "needs a text", None);
             return None;
         }
         Some(text)
@@ -394,19 +399,19 @@ impl Reader<'_> {
         if let Some(access) =
             find(table, "access").filter(|_| when.paths.is_empty() && when.unless_paths.is_empty())
         {
-            self.error(
-                access.span(),
-                "`access` speaks of `paths`, and there are none".into(),
-                "says nothing",
-                None,
-            );
+            self.error(access.span(), "`access` has no effect without `paths`".into(), "has no effect", None);
         }
         let names_git =
             when.programs.is_empty() || when.programs.iter().any(|pattern| pattern.matches(b"git"));
         if let Some(program) = find(table, "program").filter(|_| !when.verbs.is_empty() && !names_git) {
-            self.error(program.span(), "only git has verbs".into(), "leave `program` out", None);
+            self.error(
+                program.span(),
+                "`verb` matches only git, but `program` names another program".into(),
+                "omit `program`",
+                None,
+            );
         }
-        let says_something = [
+        let condition_keys = [
             "program",
             "verb",
             "subcommand",
@@ -418,12 +423,12 @@ impl Reader<'_> {
             "variables",
             "refs",
         ];
-        if !says_something.iter().any(|key| find(table, key).is_some()) {
+        if !condition_keys.iter().any(|key| find(table, key).is_some()) {
             self.absent(
                 span.start..span.start + "[[command]]".len(),
                 "a rule needs a condition".into(),
                 "would match every command",
-                Some("say `program`, `verb`, `args`, `paths` or `effects`; to match everything write `program = \"*\"`".into()),
+                Some("add `program`, `verb`, `args`, `paths` or `effects`; to match everything write `program = \"*\"`".into()),
             );
         }
         when
@@ -431,7 +436,7 @@ impl Reader<'_> {
 
     /// Parses the patterns of a condition. An empty list or pattern would match everything or nothing, which
     /// is never intended.
-    fn condition(&mut self, table: &Table<'_>, key: &'static str) -> Vec<At<String>> {
+    fn condition(&mut self, table: &Table<'_>, key: &'static str) -> Vec<Located<String>> {
         let Some(value) = find(table, key) else { return Vec::new() };
         let Some(texts) = self.texts(value) else { return Vec::new() };
         let may_be_empty_word = matches!(key, "args" | "unless_args");
@@ -439,8 +444,8 @@ impl Reader<'_> {
         if let Some(span) =
             empty.map(|text| text.span.clone()).or_else(|| texts.is_empty().then(|| value.span()))
         {
-            let help = "leave the key out, or write `*` for anything";
-            self.error(span, format!("`{key}` is empty"), "says nothing", Some(help.to_string()));
+            let help = "omit the key, or write `*` to match anything";
+            self.error(span, format!("`{key}` is empty"), "matches nothing", Some(help.to_string()));
         }
         texts
     }
@@ -482,14 +487,14 @@ impl Reader<'_> {
             let open = matches!(verb, "bisect" | "maintenance");
             if verb == "git" {
                 let help = format!("write `{}`", text.value.trim_start_matches("git").trim_start());
-                self.error(text.span, "a verb stands without `git`".into(), "leave `git` out", Some(help));
+                self.error(text.span, "`verb` must not include `git`".into(), "omit `git`", Some(help));
             } else if is_plain(verb) && !is_known_verb(verb) {
                 self.unknown_word(text.span, "git verb", verb, known_verbs());
             } else if is_plain(&text.value) && !open && !is_known_verb(&text.value) {
                 self.error(
                     text.span,
-                    format!("git {verb} has no such subcommand"),
-                    "one verb and one subcommand",
+                    format!("git {verb} has no subcommand `{}`", text.value[verb.len()..].trim_start()),
+                    "expected a verb and one of its subcommands",
                     None,
                 );
             } else {
@@ -510,19 +515,19 @@ impl Reader<'_> {
         let mut flags = Vec::with_capacity(texts.len());
         for text in texts {
             if text.value.contains(['*', '=']) || text.value == "--" {
-                let help = "options stand by name alone; match their text with `args`";
+                let help = "give only the name of the option; match its value with `args`";
                 self.error(
                     text.span,
-                    "this is no option's name".into(),
+                    format!("`{}` is not the name of an option", text.value),
                     "never matches",
                     Some(help.to_string()),
                 );
             } else if about_git && has_long_name(&text.value) {
-                let help = "git's options are matched by their long names, so that every spelling counts";
+                let help = "guard compares long names, so that a rule matches every spelling of an option";
                 self.error(
                     text.span,
-                    "write this option's long name".into(),
-                    "a short spelling",
+                    "write the long name of this git option".into(),
+                    "short form",
                     Some(help.to_string()),
                 );
             } else if text.value.starts_with('-') && text.value.len() > 1 {
@@ -530,9 +535,9 @@ impl Reader<'_> {
             } else {
                 self.error(
                     text.span,
-                    "an option begins with `-`".into(),
+                    "an option must begin with `-`".into(),
                     "not an option",
-                    Some("arguments go to `args`".into()),
+                    Some("match arguments with `args`".into()),
                 );
             }
         }
@@ -578,7 +583,7 @@ impl Reader<'_> {
                         ExampleCommand::Argv(words.into_iter().map(|word| word.value).collect())
                     }),
                     _ => {
-                        self.wrong_type(item, "a command: shell text, or a list of words");
+                        self.wrong_type(item, "a command: shell text, or a list of arguments");
                         None
                     }
                 };

@@ -156,7 +156,7 @@ const OUTSIDE: &str = "{outside}";
 #[derive(Debug, Clone)]
 pub struct PathPattern {
     written: String,
-    /// The pattern begins with `~`: the rest is matched below any home directory.
+    /// Whether the pattern begins with `~`. The rest then matches below any home directory.
     below_home: bool,
     form: PathForm,
 }
@@ -175,7 +175,7 @@ enum PathForm {
     },
     Glob {
         whole: Box<Lazy>,
-        folder: Option<Box<Lazy>>,
+        directory: Option<Box<Lazy>>,
     },
 }
 
@@ -200,8 +200,8 @@ impl PathPattern {
         let single = |name: &str| is_plain(name) && !name.contains('/');
         let form = if is_plain(rest) {
             PathForm::Literal(rest.to_string())
-        } else if let Some(folder) = rest.strip_suffix("/**").filter(|folder| is_plain(folder)) {
-            PathForm::Below(folder.to_string())
+        } else if let Some(directory) = rest.strip_suffix("/**").filter(|directory| is_plain(directory)) {
+            PathForm::Below(directory.to_string())
         } else if let Some(stem) = rest.strip_suffix('*').filter(|stem| is_plain(stem)) {
             PathForm::Stem(stem.to_string())
         } else if let Some(name) = rest.strip_prefix("**/").filter(|name| single(name)) {
@@ -212,9 +212,9 @@ impl PathPattern {
             PathForm::Component { name: name.to_string(), last: false }
         } else {
             // `X/**` matches X and everything below it, even if X contains wildcards.
-            let folder = rest.strip_suffix("/**").filter(|folder| !folder.is_empty());
-            let folder = folder.map(|folder| Lazy::new(folder, true)).transpose()?;
-            PathForm::Glob { whole: Box::new(Lazy::new(rest, true)?), folder: folder.map(Box::new) }
+            let directory = rest.strip_suffix("/**").filter(|directory| !directory.is_empty());
+            let directory = directory.map(|directory| Lazy::new(directory, true)).transpose()?;
+            PathForm::Glob { whole: Box::new(Lazy::new(rest, true)?), directory: directory.map(Box::new) }
         };
         Ok(Self { written: text.to_string(), below_home, form })
     }
@@ -244,8 +244,8 @@ impl PathForm {
     fn matches(&self, path: &[u8]) -> bool {
         match self {
             Self::Literal(text) => path == text.as_bytes(),
-            Self::Below(folder) => {
-                path.strip_prefix(folder.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+            Self::Below(directory) => {
+                path.strip_prefix(directory.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
             }
             Self::Stem(stem) => path.strip_prefix(stem.as_bytes()).is_some_and(|rest| !rest.contains(&b'/')),
             Self::Component { name, last } => {
@@ -256,14 +256,14 @@ impl PathForm {
                     parts.any(|part| part == name.as_bytes())
                 }
             }
-            Self::Glob { whole, folder } => {
-                whole.matches(path) || folder.as_ref().is_some_and(|folder| folder.matches(path))
+            Self::Glob { whole, directory } => {
+                whole.matches(path) || directory.as_ref().is_some_and(|directory| directory.matches(path))
             }
         }
     }
 }
 
-/// The part of a path below `/root` or `/home/NAME`, whoever the user is.
+/// The part of a path below `/root` or `/home/NAME`, for any user NAME.
 fn below_usual_home(path: &[u8]) -> Option<&[u8]> {
     if let Some(rest) = path.strip_prefix(b"/root") {
         return (rest.is_empty() || rest[0] == b'/').then_some(rest);

@@ -14,8 +14,8 @@ use super::keys::{
     NetworkSection, SandboxSection, ToolchainsSection, WorktreeSection,
 };
 use super::merge::Merger;
-use super::model::{Action, Caches, Default, Limits, Namespaces, Place};
-use super::parse::{At, File};
+use super::model::{Action, Caches, DefaultAction, Limits, Namespaces, Place};
+use super::parse::{File, Located};
 use crate::command::Limits as CommandLimits;
 
 impl Merger {
@@ -157,9 +157,9 @@ impl BudgetSection {
             ("max_cost", max_cost, &mut budget.max_cost_micros),
         ] {
             let Some(number) = number else { continue };
-            let said = u64::try_from(number.value).unwrap_or_default();
-            if let Some(current) = current.replace(said) {
-                merger.only_tighter(key, number, Reverse(current), Reverse(said), *overrides);
+            let new_value = u64::try_from(number.value).unwrap_or_default();
+            if let Some(current) = current.replace(new_value) {
+                merger.only_tighter(key, number, Reverse(current), Reverse(new_value), *overrides);
             }
         }
         merger.policy.budget = budget;
@@ -171,10 +171,10 @@ impl SandboxSection {
         let Self { namespaces, verify_exec, overrides } = self;
         let mut sandbox = merger.policy.sandbox.clone();
         if let Some(text) = namespaces
-            && let Some(said) = Namespaces::named(&text.value)
+            && let Some(new_value) = Namespaces::named(&text.value)
         {
-            merger.only_tighter("namespaces", text, sandbox.namespaces, said, *overrides);
-            sandbox.namespaces = said;
+            merger.only_tighter("namespaces", text, sandbox.namespaces, new_value, *overrides);
+            sandbox.namespaces = new_value;
         }
         if let Some(flag) = verify_exec {
             merger.only_tighter("verify_exec", flag, sandbox.verify_exec, flag.value, *overrides);
@@ -199,10 +199,10 @@ impl ToolchainsSection {
         let mut toolchains = merger.policy.toolchains.clone();
         merger.grants("detect", detect.as_ref(), &mut toolchains.detect, *overrides);
         if let Some(text) = caches
-            && let Some(said) = Caches::named(&text.value)
+            && let Some(new_value) = Caches::named(&text.value)
         {
-            merger.only_tighter("caches", text, toolchains.caches, said, *overrides);
-            toolchains.caches = said;
+            merger.only_tighter("caches", text, toolchains.caches, new_value, *overrides);
+            toolchains.caches = new_value;
         }
         merger.policy.toolchains = toolchains;
     }
@@ -259,8 +259,8 @@ impl GitSection {
             merger.only_tighter(key, flag, before, flag.value, *overrides);
         }
         if let Some(number) = receive_mib {
-            let (before, said) = (Reverse(git.receive_mib), Reverse(number.value));
-            merger.only_tighter("receive_mib", number, before, said, *overrides);
+            let (before, new_value) = (Reverse(git.receive_mib), Reverse(number.value));
+            merger.only_tighter("receive_mib", number, before, new_value, *overrides);
             git.receive_mib = number.value;
         }
         merger.policy.git = git;
@@ -268,18 +268,18 @@ impl GitSection {
 }
 
 impl Merger {
-    fn git_other_action(&mut self, text: &At<String>, overrides: bool) {
-        let Some(said) = Action::named(&text.value) else { return };
-        self.only_tighter("other_action", text, self.policy.git_other_action.action, said, overrides);
+    fn git_other_action(&mut self, text: &Located<String>, overrides: bool) {
+        let Some(new_value) = Action::named(&text.value) else { return };
+        self.only_tighter("other_action", text, self.policy.git_other_action.action, new_value, overrides);
         let place = Place { source: self.level, span: text.span.clone() };
-        self.policy.git_other_action = Default { action: said, place: Some(place) };
+        self.policy.git_other_action = DefaultAction { action: new_value, place: Some(place) };
     }
 
-    fn identity(&mut self, text: &At<String>, overrides: bool) {
+    fn identity(&mut self, text: &Located<String>, overrides: bool) {
         let parts = text.value.strip_suffix('>').and_then(|rest| rest.split_once(" <"));
         let is_plain = |part: &str| !part.trim().is_empty() && !part.contains(['<', '>', '\n', '\0']);
         let Some((name, mail)) = parts.filter(|(name, mail)| is_plain(name) && is_plain(mail)) else {
-            let message = "an identity is `Name <mail>`".to_string();
+            let message = "write an identity as `Name <mail>`".to_string();
             self.problem(
                 Severity::Error,
                 text.span.clone(),
@@ -296,10 +296,10 @@ impl Merger {
         self.policy.git.identity = identity;
     }
 
-    fn branch_prefix(&mut self, text: &At<String>, overrides: bool) {
+    fn branch_prefix(&mut self, text: &Located<String>, overrides: bool) {
         let prefix = text.value.as_str();
         if !is_branch_prefix(prefix) {
-            let message = "a branch prefix ends in `/`".to_string();
+            let message = "a branch prefix must be part of a valid branch name and end in `/`".to_string();
             self.problem(Severity::Error, text.span.clone(), message, "such as `task/`", None);
         }
         if self.level > 0 && self.policy.git.branch_prefix != prefix {
@@ -312,12 +312,12 @@ impl Merger {
     fn only_tighter<V, T: Ord + Copy>(
         &mut self,
         key: &str,
-        at: &At<V>,
+        at: &Located<V>,
         current: T,
-        said: T,
+        new_value: T,
         overrides: bool,
     ) {
-        if self.level > 0 && said < current {
+        if self.level > 0 && new_value < current {
             self.loosened(at.span.clone(), &format!("`{key}`"), overrides);
         }
     }
@@ -325,7 +325,7 @@ impl Merger {
     /// Merges the allowed hosts: an extending policy may remove entries or narrow them.
     fn host_grants(
         &mut self,
-        list: Option<&At<Vec<At<String>>>>,
+        list: Option<&Located<Vec<Located<String>>>>,
         current: &mut Vec<String>,
         overrides: bool,
     ) {
@@ -343,11 +343,18 @@ impl Merger {
 
     /// Merges a fixed address for a name. A new or different address counts as loosening, because it decides
     /// which host is reached.
-    fn pin(&mut self, name: &At<String>, value: &str, pins: &mut Vec<(String, IpAddr)>, overrides: bool) {
+    fn pin(
+        &mut self,
+        name: &Located<String>,
+        value: &str,
+        pins: &mut Vec<(String, IpAddr)>,
+        overrides: bool,
+    ) {
         let host = Host::parse(&name.value);
         let (Ok(Host::Name(host)), Ok(address)) = (host, value.parse::<IpAddr>()) else {
-            let message = format!("`{}` is resolved to an address: `\"name\" = \"10.1.2.3\"`", name.value);
-            self.problem(Severity::Error, name.span.clone(), message, "not a name with its address", None);
+            let message =
+                format!("`{}` needs a host name and an IP address: `\"name\" = \"10.1.2.3\"`", name.value);
+            self.problem(Severity::Error, name.span.clone(), message, "invalid name or address", None);
             return;
         };
         let known = pins.iter().find(|(known, _)| *known == host).map(|(_, address)| *address);
@@ -363,7 +370,7 @@ impl Merger {
     fn grants(
         &mut self,
         key: &str,
-        list: Option<&At<Vec<At<String>>>>,
+        list: Option<&Located<Vec<Located<String>>>>,
         current: &mut Vec<String>,
         overrides: bool,
     ) -> bool {
@@ -393,8 +400,8 @@ fn covers(wide: &str, narrow: &str) -> bool {
     }
     let climbs = narrow.split('/').any(|part| part == "..");
     if wide.starts_with('/') || wide.starts_with('{') {
-        let folder = wide.trim_end_matches('/');
-        return !climbs && narrow.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
+        let directory = wide.trim_end_matches('/');
+        return !climbs && narrow.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'));
     }
     wide.strip_suffix('*').is_some_and(|prefix| narrow.starts_with(prefix))
 }

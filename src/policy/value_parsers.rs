@@ -8,7 +8,7 @@ use toml::de::DeValue;
 use super::diagnostic::{Diagnostic, Severity};
 use super::keys::{Field, Kind, nearest};
 use super::model::Action;
-use super::parse::{At, Reader, Table};
+use super::parse::{Located, Reader, Table};
 
 /// A value type that a key of a section can hold. The key's kind in the format table determines the type. A
 /// kind that does not fit the type parses as `None`.
@@ -16,12 +16,12 @@ pub(super) trait KeyValue: Sized {
     fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self>;
 
     /// The strings of the value, if it is a list of strings.
-    fn items(&self) -> &[At<String>] {
+    fn items(&self) -> &[Located<String>] {
         &[]
     }
 }
 
-impl KeyValue for At<Vec<At<String>>> {
+impl KeyValue for Located<Vec<Located<String>>> {
     fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
         let items = match kind {
             Kind::List => reader.list(value)?,
@@ -29,15 +29,15 @@ impl KeyValue for At<Vec<At<String>>> {
             Kind::Choices(words, what) => reader.choices(value, words, what)?,
             _ => return None,
         };
-        Some(At { value: items, span: value.span() })
+        Some(Located { value: items, span: value.span() })
     }
 
-    fn items(&self) -> &[At<String>] {
+    fn items(&self) -> &[Located<String>] {
         &self.value
     }
 }
 
-impl KeyValue for At<String> {
+impl KeyValue for Located<String> {
     fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
         match kind {
             Kind::Text => reader.text(value),
@@ -47,13 +47,13 @@ impl KeyValue for At<String> {
     }
 }
 
-impl KeyValue for At<bool> {
+impl KeyValue for Located<bool> {
     fn read(reader: &mut Reader<'_>, _: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
         reader.flag(value)
     }
 }
 
-impl KeyValue for At<i64> {
+impl KeyValue for Located<i64> {
     fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
         match kind {
             Kind::Number(least, most) => reader.number(value, *least, *most),
@@ -63,13 +63,13 @@ impl KeyValue for At<i64> {
     }
 }
 
-impl KeyValue for At<Action> {
+impl KeyValue for Located<Action> {
     fn read(reader: &mut Reader<'_>, _: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
         reader.action(value)
     }
 }
 
-impl KeyValue for Vec<(At<String>, String)> {
+impl KeyValue for Vec<(Located<String>, String)> {
     fn read(reader: &mut Reader<'_>, _: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self> {
         Some(reader.map(value))
     }
@@ -130,9 +130,9 @@ impl Reader<'_> {
         self.error(value.span(), format!("expected {wanted}"), &format!("this is {article} {found}"), None);
     }
 
-    pub(super) fn text(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<String>> {
+    pub(super) fn text(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Located<String>> {
         match value.get_ref() {
-            DeValue::String(text) => Some(At { value: text.to_string(), span: value.span() }),
+            DeValue::String(text) => Some(Located { value: text.to_string(), span: value.span() }),
             _ => {
                 self.wrong_type(value, "a string");
                 None
@@ -140,9 +140,9 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn flag(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<bool>> {
+    pub(super) fn flag(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Located<bool>> {
         match value.get_ref() {
-            DeValue::Boolean(flag) => Some(At { value: *flag, span: value.span() }),
+            DeValue::Boolean(flag) => Some(Located { value: *flag, span: value.span() }),
             _ => {
                 self.wrong_type(value, "true or false");
                 None
@@ -150,13 +150,20 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn number(&mut self, value: &Spanned<DeValue<'_>>, least: i64, most: i64) -> Option<At<i64>> {
+    pub(super) fn number(
+        &mut self,
+        value: &Spanned<DeValue<'_>>,
+        least: i64,
+        most: i64,
+    ) -> Option<Located<i64>> {
         let DeValue::Integer(number) = value.get_ref() else {
             self.wrong_type(value, "a whole number");
             return None;
         };
         match i64::from_str_radix(number.as_str(), number.radix()) {
-            Ok(number) if (least..=most).contains(&number) => Some(At { value: number, span: value.span() }),
+            Ok(number) if (least..=most).contains(&number) => {
+                Some(Located { value: number, span: value.span() })
+            }
             _ => {
                 let wanted =
                     if least == most { format!("{least}") } else { format!("between {least} and {most}") };
@@ -167,7 +174,7 @@ impl Reader<'_> {
     }
 
     /// Parses an amount of money into millionths.
-    pub(super) fn amount(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<i64>> {
+    pub(super) fn amount(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Located<i64>> {
         let number = match value.get_ref() {
             DeValue::Integer(number) => {
                 i64::from_str_radix(number.as_str(), number.radix()).ok().map(|number| number as f64)
@@ -180,7 +187,7 @@ impl Reader<'_> {
         };
         match number {
             Some(number) if number > 0.0 && number <= 1e6 => {
-                Some(At { value: ((number * 1e6).round() as i64).max(1), span: value.span() })
+                Some(Located { value: ((number * 1e6).round() as i64).max(1), span: value.span() })
             }
             _ => {
                 self.error(
@@ -194,7 +201,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn action(&mut self, value: &Spanned<DeValue<'_>>) -> Option<At<Action>> {
+    pub(super) fn action(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Located<Action>> {
         let text = self.text(value)?;
         let action = match text.value.as_str() {
             "allow" => Action::Allow,
@@ -205,7 +212,7 @@ impl Reader<'_> {
                 return None;
             }
         };
-        Some(At { value: action, span: text.span })
+        Some(Located { value: action, span: text.span })
     }
 
     /// Parses one of several keywords.
@@ -213,10 +220,10 @@ impl Reader<'_> {
         &mut self,
         value: &Spanned<DeValue<'_>>,
         words: &'static [&'static str],
-    ) -> Option<At<String>> {
+    ) -> Option<Located<String>> {
         let text = self.text(value)?;
         if !words.contains(&text.value.as_str()) {
-            self.unknown_word(text.span, "word", &text.value, words.iter().copied());
+            self.unknown_word(text.span, "value", &text.value, words.iter().copied());
             return None;
         }
         Some(text)
@@ -228,7 +235,7 @@ impl Reader<'_> {
         value: &Spanned<DeValue<'_>>,
         words: &'static [&'static str],
         what: &str,
-    ) -> Option<Vec<At<String>>> {
+    ) -> Option<Vec<Located<String>>> {
         let mut list = self.list(value)?;
         list.retain(|item| {
             let is_known = words.contains(&item.value.as_str());
@@ -240,7 +247,7 @@ impl Reader<'_> {
         Some(list)
     }
 
-    pub(super) fn list(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
+    pub(super) fn list(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<Located<String>>> {
         let DeValue::Array(items) = value.get_ref() else {
             self.wrong_type(value, "a list of strings");
             return None;
@@ -248,20 +255,20 @@ impl Reader<'_> {
         Some(items.iter().filter_map(|item| self.text(item)).collect())
     }
 
-    /// Parses port numbers, kept as text.
-    pub(super) fn ports(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
+    /// Parses a list of port numbers. Returns them as text, because the merge handles all lists as text.
+    pub(super) fn ports(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<Located<String>>> {
         let DeValue::Array(items) = value.get_ref() else {
             self.wrong_type(value, "a list of port numbers");
             return None;
         };
         let port = |item| {
             let port = self.number(item, 1, i64::from(u16::MAX))?;
-            Some(At { value: port.value.to_string(), span: port.span })
+            Some(Located { value: port.value.to_string(), span: port.span })
         };
         Some(items.iter().filter_map(port).collect())
     }
 
-    pub(super) fn texts(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<At<String>>> {
+    pub(super) fn texts(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Vec<Located<String>>> {
         match value.get_ref() {
             DeValue::Array(_) => self.list(value),
             DeValue::String(_) => self.text(value).map(|text| vec![text]),
@@ -272,7 +279,7 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn map(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<(At<String>, String)> {
+    pub(super) fn map(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<(Located<String>, String)> {
         let DeValue::Table(table) = value.get_ref() else {
             self.wrong_type(value, "a table of strings");
             return Vec::new();
@@ -280,10 +287,15 @@ impl Reader<'_> {
         let mut map = Vec::new();
         for (key, value) in table {
             if let Some(text) = self.text(value) {
-                let name = At { value: key.get_ref().to_string(), span: key.span() };
+                let name = Located { value: key.get_ref().to_string(), span: key.span() };
                 if name.value.is_empty() || name.value.contains(['=', '\0']) || text.value.contains('\0') {
-                    let label = "a name without `=`, a value without NUL";
-                    self.error(key.span(), "this is no variable".into(), label, None);
+                    let label = "the name must not contain `=` or NUL, the value no NUL";
+                    self.error(
+                        key.span(),
+                        format!("invalid entry `{}`", name.value.escape_debug()),
+                        label,
+                        None,
+                    );
                 }
                 map.push((name, text.value));
             }

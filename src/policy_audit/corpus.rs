@@ -82,7 +82,7 @@ fn case(line: usize, text: &str) -> Result<Case, String> {
             Some((label, rest)) if label == "ask" => (Some(Action::Ask), rest),
             Some((label, rest)) if label == "deny" => (Some(Action::Deny), rest),
             Some((label, _)) if !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
-                return Err(format!("unknown label `{label}`; a label is allow, ask or deny"));
+                return Err(format!("unknown label `{label}`; expected allow, ask or deny"));
             }
             _ => (None, text),
         };
@@ -95,10 +95,10 @@ fn request(text: &str) -> Result<Request, String> {
         return Ok(Request::Shell(text.as_bytes().to_vec()));
     }
     let json: JsonCase =
-        serde_json::from_str(text).map_err(|error| format!("not a JSON command: {error}"))?;
+        serde_json::from_str(text).map_err(|error| format!("invalid JSON command: {error}"))?;
     match (json.shell, json.argv) {
         (Some(shell), None) => Ok(Request::Shell(shell.into_bytes())),
         (None, Some(argv)) => Ok(Request::Argv(argv.into_iter().map(String::into_bytes).collect())),
-        _ => Err("a JSON command has either `shell` or `argv`".to_string()),
+        _ => Err("a JSON command must have either `shell` or `argv`".to_string()),
     }
 }

@@ -67,7 +67,7 @@ impl Row {
 /// Runs every case through every policy. Cases are judged as if run in a working tree by a user with unknown
 /// home directory and environment, so that the result is the same on every machine.
 pub fn run(policies: &[Policy], corpora: &[Corpus]) -> Audit {
-    let context = Context { folder: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
+    let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
     let mut rows = Vec::new();
     let mut unused_labels = Vec::new();
     for corpus in corpora {

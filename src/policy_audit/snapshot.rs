@@ -57,7 +57,7 @@ impl fmt::Display for Change {
 
 /// The error for an invalid line of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} of the snapshot is neither a heading nor `ANSWER<TAB>COMMAND`")]
+#[error("invalid snapshot: line {line} is neither a heading nor `ANSWER<TAB>COMMAND`")]
 pub struct SnapshotError {
     /// The line number, from 1.
     pub line: usize,

@@ -1,9 +1,9 @@
 //! Compiles `policies/syscalls.toml` into two seccomp filters.
 //!
 //! `seccompiler` compiles the deny filter, which makes listed calls fail. It cannot express notifications, so
-//! `notify_filter.rs` assembles the filter that asks the supervisor. The kernel runs both for every call and takes
-//! the stricter result: a call that one denies and the other would ask about is denied. A list that cannot be read is
-//! an error; this module must never produce a filter with an entry missing.
+//! `notify_filter.rs` assembles the filter that sends calls to the supervisor. The kernel runs both for every call and
+//! takes the stricter result: a denial by one filter wins over a notification by the other. A list that cannot be
+//! parsed is an error; this module must never produce a filter without one of the entries.
 
 use std::collections::BTreeMap;
 
@@ -25,45 +25,45 @@ pub const LIST: &str = include_str!("../../policies/syscalls.toml");
 /// The seccomp filters of a run.
 #[derive(Clone)]
 pub struct Filters {
-    /// Denies calls, and kills processes that make calls of another architecture.
+    /// Makes listed calls fail, and kills a process that makes a call of another architecture.
     pub deny: Vec<sock_filter>,
-    /// Sends calls to the supervisor, and kills like the deny filter.
+    /// Sends calls to the supervisor, and kills like `deny`.
     pub notify: Vec<sock_filter>,
 }
 
-/// Compiles the filters of a run. `shared`: the run shares its namespaces with the host. `forks`: the supervisor
-/// decides about every new process and thread.
+/// Compiles the filters of a run. `shared` says that the run shares its namespaces with the host. `forks` says that the
+/// supervisor decides about every new process and thread.
 pub fn filters(shared: bool, forks: bool) -> Result<Filters, SandboxError> {
-    compile(&read(LIST)?, shared, forks)
+    compile(&parse_list(LIST)?, shared, forks)
 }
 
-/// Compiles a list. The flags are those of [`filters`].
+/// Compiles the filters from a list. The flags are those of [`filters`].
 pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, SandboxError> {
     let mut denied = Denied::default();
     for entry in list.deny.iter().filter(|entry| shared || entry.only.is_none()) {
         denied.add(entry)?;
     }
-    let mut asked = always_asked(shared);
+    let mut notified = always_notified(shared);
     if forks {
-        asked.extend(numbers(FORKS).map(|number| (number, Vec::new())));
+        notified.extend(numbers(FORKS).map(|number| (number, Vec::new())));
     }
     for entry in list.ask.iter().filter(|entry| shared || entry.only.is_none()) {
         let conditions = entry.conditions()?;
         for number in entry.numbers()? {
             // If every call is sent to the supervisor anyway, a condition adds nothing.
-            if !asked.get(&number).is_some_and(Vec::is_empty) {
-                asked.entry(number).or_default().push(conditions.clone());
+            if !notified.get(&number).is_some_and(Vec::is_empty) {
+                notified.entry(number).or_default().push(conditions.clone());
             }
         }
     }
-    Ok(Filters { deny: denied.program()?, notify: notify_filter::program(&asked)? })
+    Ok(Filters { deny: denied.program()?, notify: notify_filter::program(&notified)? })
 }
 
 /// The parsed list of system calls.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
-    /// Calls that fail.
+    /// Calls that fail with an errno.
     pub deny: Vec<Entry>,
     /// Calls that the supervisor decides about.
     #[serde(default)]
@@ -74,24 +74,24 @@ pub struct List {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Names of the system calls.
+    /// Names of the system calls that the entry applies to.
     pub calls: Vec<String>,
-    /// Conditions on the arguments; all must hold.
+    /// Conditions on the arguments of the call; the entry applies if all of them hold.
     #[serde(default)]
     pub when: Vec<String>,
     /// The errno of denied calls; EPERM by default.
     pub errno: Option<Errno>,
-    /// Restricts the entry to runs without their own namespaces.
+    /// Restricts the entry to some runs.
     pub only: Option<Only>,
     /// Why the entry exists.
     pub reason: String,
 }
 
-/// When an entry applies.
+/// The runs to which an entry applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Only {
-    /// Only if the run shares its namespaces with the host.
+    /// Runs that share their namespaces with the host.
     Shared,
 }
 
@@ -137,18 +137,20 @@ impl Entry {
     pub fn numbers(&self) -> Result<Vec<u32>, SandboxError> {
         let unknown = self.calls.iter().find(|name| !syscall_numbers::is_known(name));
         match unknown {
-            Some(name) => Err(SandboxError::Filter(format!("unknown system call `{name}`"))),
+            Some(name) => {
+                Err(SandboxError::Filter(format!("the list names an unknown system call: `{name}`")))
+            }
             None => Ok(self.calls.iter().filter_map(|name| number_of(name)).collect()),
         }
     }
 }
 
-/// Parses a list.
-pub fn read(text: &str) -> Result<List, SandboxError> {
+/// Parses a list of system calls in the format of `policies/syscalls.toml`.
+pub fn parse_list(text: &str) -> Result<List, SandboxError> {
     let list: List = toml::from_str(text).map_err(|error| SandboxError::Filter(error.to_string()))?;
     match list.ask.iter().find(|entry| entry.errno.is_some() || entry.when.is_empty()) {
         Some(entry) => Err(SandboxError::Filter(format!(
-            "`{}`: `ask` needs `when` and takes no `errno`",
+            "the `ask` entry for `{}` must have `when` and must not have `errno`",
             entry.calls.join("`, `")
         ))),
         None => Ok(list),
@@ -156,8 +158,8 @@ pub fn read(text: &str) -> Result<List, SandboxError> {
 }
 
 /// Denied calls grouped by errno, because a `seccompiler` program has a single action. Calls that are denied only for
-/// some arguments come first: programs make those all the time (`openat`, `fcntl`), and a filter compares one number
-/// after the other. Otherwise an allowed `openat` would take 0.1 µs longer, a tenth of its time.
+/// some arguments come first: programs make those often (`openat`, `fcntl`), and a filter compares one call number after
+/// the other. In another order an allowed `openat` would take 0.1 µs longer, a tenth of its time.
 #[derive(Default)]
 struct Denied(BTreeMap<(When, Errno), BTreeMap<i64, Vec<SeccompRule>>>);
 
@@ -171,13 +173,13 @@ impl Denied {
     fn add(&mut self, entry: &Entry) -> Result<(), SandboxError> {
         let rules = rules(&entry.conditions()?)?;
         for number in entry.numbers()? {
-            self.refuse(number, entry.errno.unwrap_or_default(), &rules);
+            self.deny(number, entry.errno.unwrap_or_default(), &rules);
         }
         Ok(())
     }
 
     /// Denies a call if one of these rules matches; always, if there are none.
-    fn refuse(&mut self, number: u32, errno: Errno, rules: &[SeccompRule]) {
+    fn deny(&mut self, number: u32, errno: Errno, rules: &[SeccompRule]) {
         let when = if rules.is_empty() { When::Always } else { When::SomeArguments };
         let calls = self.0.entry((when, errno)).or_default();
         calls.entry(number.into()).or_default().extend_from_slice(rules);
@@ -195,7 +197,7 @@ impl Denied {
     /// Joins the programs into one filter. A call that no program denies is allowed.
     fn program(self) -> Result<Vec<sock_filter>, SandboxError> {
         let failed = |error: BackendError| SandboxError::Filter(error.to_string());
-        let mut filter = notify_filter::foreign_calls_kill();
+        let mut filter = notify_filter::kill_foreign_calls();
         let mut left = self.0;
         while let Some(((_, errno), calls)) = left.pop_first() {
             let is_last = |number: &i64| !left.values().any(|later| later.contains_key(number));
@@ -204,7 +206,7 @@ impl Denied {
             let answer = SeccompAction::Errno(errno.number());
             let program = SeccompFilter::new(calls, SeccompAction::Allow, answer, architecture);
             let program: BpfProgram = program.and_then(TryInto::try_into).map_err(failed)?;
-            filter.extend(chained(&program, &is_final)?);
+            filter.extend(chain_to_next(&program, &is_final)?);
         }
         filter.push(notify_filter::ALLOW);
         Ok(filter)
@@ -214,7 +216,7 @@ impl Denied {
 /// Rewrites a program so that its allow actions jump past its end, to the next program, unless no later program
 /// checks the call. `is_final` says so for each call. The program has one allow action per call, in order, and one
 /// for all other calls.
-fn chained(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_filter>, SandboxError> {
+fn chain_to_next(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_filter>, SandboxError> {
     let mut allowed = 0;
     let mut steps = Vec::with_capacity(program.len());
     for (at, step) in program.iter().enumerate() {
@@ -230,7 +232,7 @@ fn chained(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_filter>, 
     if allowed == is_final.len() + 1 {
         Ok(steps)
     } else {
-        Err(SandboxError::Filter("seccompiler has made a program of an unknown form".to_string()))
+        Err(SandboxError::Filter("seccompiler built a program of an unexpected form".to_string()))
     }
 }
 
@@ -275,7 +277,8 @@ fn numbers(names: &[&str]) -> impl Iterator<Item = u32> {
 
 /// Parses a condition: `ARGUMENT [& MASK] == VALUE…` or `ARGUMENT != VALUE`.
 fn condition(text: &str) -> Result<Condition, SandboxError> {
-    let bad = || SandboxError::Filter(format!("cannot read the condition `{text}`"));
+    let expected = "`ARGUMENT [& MASK] == VALUE…` or `ARGUMENT != VALUE`";
+    let bad = || SandboxError::Filter(format!("`{text}` is not a valid condition; expected {expected}"));
     let words: Vec<&str> = text.split_whitespace().collect();
     let (argument, mask, operator, values) = match words.as_slice() {
         [argument, "&", mask, operator, values @ ..] => {
@@ -305,14 +308,15 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// Calls that a helper which only reads and computes never needs.
+/// Socket calls, which a helper process that only reads and computes never needs.
 const SOCKETS: &[&str] =
     &["socket", "socketpair", "connect", "bind", "listen", "sendto", "sendmsg", "sendmmsg"];
 const PROCESSES: &[&str] = &["fork", "vfork"];
 
-/// The filter for a helper process without a supervisor: no sockets. With `alone` it may not start processes (threads
-/// are allowed) or change file metadata either, and a call that the list denies for some arguments is denied for all.
-pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
+/// Compiles the filter for a helper process of guard, which has no supervisor. It denies sockets and everything on the
+/// list. With `alone` it also denies new processes (not threads) and metadata changes, and denies calls that the list
+/// denies for some arguments for all arguments.
+pub fn helper_filter(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     // These stay conditional: no C library can start a program without them.
     let needed = [
         "prctl",
@@ -326,7 +330,7 @@ pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
         "personality",
         "clone",
     ];
-    let list = read(LIST)?;
+    let list = parse_list(LIST)?;
     let mut denied = Denied::default();
     // There is no supervisor, so `ask` entries are denied.
     for entry in list.deny.iter().chain(&list.ask).filter(|entry| entry.only.is_none()) {
@@ -346,17 +350,17 @@ pub fn offline(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
         };
         let no_thread = rules(&[no_thread])?;
         for number in numbers(&["clone"]) {
-            denied.refuse(number, Errno::Eperm, &no_thread);
+            denied.deny(number, Errno::Eperm, &no_thread);
         }
     }
     for number in refused {
-        denied.refuse(number, Errno::Eperm, &[]);
+        denied.deny(number, Errno::Eperm, &[]);
     }
     denied.program()
 }
 
 /// Calls that are always sent to the supervisor.
-const ALWAYS_ASKED: &[&str] = &["execve", "execveat", "connect", "bind", "listen", "inotify_add_watch"];
+const ALWAYS_NOTIFIED: &[&str] = &["execve", "execveat", "connect", "bind", "listen", "inotify_add_watch"];
 
 /// Calls that create a process or thread. (The list denies `clone3`.)
 pub const FORKS: &[&str] = &["clone", "fork", "vfork"];
@@ -397,17 +401,17 @@ pub const ON_PROCESSES: &[(&str, u8)] = &[
     ("ioprio_set", 1),
 ];
 
-/// Calls to send to the supervisor, with their conditions; without conditions always. `shared`: the run shares its
-/// namespaces with the host.
-fn always_asked(shared: bool) -> BTreeMap<u32, Vec<Vec<Condition>>> {
-    let mut asked: BTreeMap<u32, Vec<Vec<Condition>>> =
-        numbers(ALWAYS_ASKED).map(|number| (number, Vec::new())).collect();
+/// The calls that every run sends to the supervisor, with groups of conditions on their arguments; a call without
+/// conditions is always sent. `shared` says that the run shares its namespaces with the host.
+fn always_notified(shared: bool) -> BTreeMap<u32, Vec<Vec<Condition>>> {
+    let mut notified: BTreeMap<u32, Vec<Vec<Condition>>> =
+        numbers(ALWAYS_NOTIFIED).map(|number| (number, Vec::new())).collect();
     if shared {
-        asked.extend(numbers(METADATA).map(|number| (number, Vec::new())));
+        notified.extend(numbers(METADATA).map(|number| (number, Vec::new())));
         for &(name, argument) in ON_PROCESSES {
             let another = Condition { argument, mask: u32::MAX, values: vec![0], negated: true };
-            asked.extend(number_of(name).map(|number| (number, vec![vec![another]])));
+            notified.extend(number_of(name).map(|number| (number, vec![vec![another]])));
         }
     }
-    asked
+    notified
 }

@@ -1,7 +1,7 @@
-//! Converts grants into a Landlock domain.
+//! Converts grants into a Landlock ruleset and applies it.
 //!
-//! In goes a list of paths with rights. Out comes a ruleset, or this process restricted by it. Everything that is not
-//! granted is denied: other files, TCP, signals and abstract sockets to the outside.
+//! Input is a list of paths with rights. Output is a ruleset, or this process restricted by it. Everything that is not
+//! granted is denied: other files, TCP, and signals and abstract sockets to processes outside the run.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ impl Rights {
         matches!(self, Self::Write | Self::WriteExecute)
     }
 
-    /// Whether these rights include the other ones and more.
+    /// Whether these rights include all of `other` and more.
     fn exceeds(self, other: Self) -> bool {
         match self {
             Self::Read => false,
@@ -68,7 +68,7 @@ pub struct Grant {
     pub path: PathBuf,
     /// The rights.
     pub rights: Rights,
-    /// Why the run has this grant, for display.
+    /// Why the run has this grant, for the user.
     pub why: String,
 }
 
@@ -77,10 +77,10 @@ pub fn landlock_version() -> i32 {
     crate::sys::landlock_version()
 }
 
-/// Restricts this process and its descendants to the grants. Denies TCP, and signals and abstract sockets to the
-/// outside.
+/// Restricts this process and its descendants to the grants. Also denies TCP, and signals and abstract sockets to
+/// processes outside this restriction.
 pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
-    restrict_to(&prepare(grants)?)
+    restrict_to(&prepare_ruleset(grants)?)
 }
 
 /// Applies a prepared ruleset. The process must have set `no_new_privs`.
@@ -96,10 +96,10 @@ fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
         .map_err(|error| SandboxError::Landlock(error.to_string()))
 }
 
-/// Builds a ruleset for a process that will be restricted later.
-pub fn prepare(grants: &[Grant]) -> Result<OwnedFd, SandboxError> {
+/// Builds a ruleset, which another process can apply later.
+pub fn prepare_ruleset(grants: &[Grant]) -> Result<OwnedFd, SandboxError> {
     let created: Option<OwnedFd> = ruleset(grants)?.into();
-    created.ok_or_else(|| SandboxError::Landlock("this kernel has none".to_string()))
+    created.ok_or_else(|| SandboxError::Landlock("this kernel does not support Landlock".to_string()))
 }
 
 fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
@@ -123,9 +123,9 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
     for grant in grants.iter().filter(|grant| !is_needless(grant)) {
         let Ok(path) = PathFd::new(&grant.path) else { continue };
         let wanted = access(grant.rights, abi);
-        let is_folder =
+        let is_directory =
             nix::sys::stat::fstat(&path).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFDIR);
-        let wanted = if is_folder { wanted } else { wanted & AccessFs::from_file(abi) };
+        let wanted = if is_directory { wanted } else { wanted & AccessFs::from_file(abi) };
         let rule = PathBeneath::new(path, wanted);
         created = created
             .add_rule(rule)
@@ -134,7 +134,7 @@ fn ruleset(grants: &[Grant]) -> Result<RulesetCreated, SandboxError> {
     Ok(created)
 }
 
-/// Denies signals from this process and its descendants to the outside. Restricts nothing else.
+/// Denies signals from this process and its descendants to all other processes. Restricts nothing else.
 pub fn restrict_signals() -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError::Landlock(error.to_string());
     // Every domain denies renames and links between directories (EXDEV) unless it grants `Refer`, handled or not.

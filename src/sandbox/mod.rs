@@ -1,8 +1,8 @@
 //! Applies a launch plan: Landlock rules, seccomp filters and mounts. Also probes what this kernel supports.
 //!
-//! The code runs in the process that is about to become the agent or, for mounts, in the init of its namespaces. It
-//! only removes rights and never restores them. A layer that cannot be applied is an error: nothing degrades
-//! silently.
+//! The code runs in the process that is about to become the agent or, for mounts, in the init process of its
+//! namespaces. It only removes rights and never restores them. A layer that cannot be applied is an error: nothing
+//! degrades silently.
 
 mod deny_filter;
 mod landlock_rules;
@@ -11,25 +11,26 @@ mod notify_filter;
 mod probe;
 
 pub use deny_filter::{
-    Entry, Errno, FORKS, Filters, LIST, List, METADATA, ON_PROCESSES, Only, compile, filters, offline, read,
+    Entry, Errno, FORKS, Filters, LIST, List, METADATA, ON_PROCESSES, Only, compile, filters, helper_filter,
+    parse_list,
 };
-pub use landlock_rules::{Grant, Rights, landlock_version, prepare, restrict, restrict_signals};
-pub use mounts::{Layer, MountPlan, Unshared, enter, part};
+pub use landlock_rules::{Grant, Rights, landlock_version, prepare_ruleset, restrict, restrict_signals};
+pub use mounts::{Layer, MountPlan, PreparedMounts, apply_mount_plan, prepare_mounts};
 pub use notify_filter::Condition;
 pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
 
-/// A layer that could not be applied.
+/// Why a layer of the sandbox could not be applied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
     /// The list of system calls cannot be read or compiled.
-    #[error("the system call filter cannot be made: {0}")]
+    #[error("cannot build the system call filter: {0}")]
     Filter(String),
     /// The Landlock ruleset cannot be created or applied.
-    #[error("Landlock cannot be applied: {0}")]
+    #[error("cannot apply Landlock: {0}")]
     Landlock(String),
-    /// An overlay mount failed; not every file system can be a layer.
-    #[error("an overlay over {} cannot be mounted: {source}", lower.display())]
+    /// An overlay mount failed. Not every file system supports overlays.
+    #[error("cannot mount an overlay over {}: {source}", lower.display())]
     Overlay {
         /// The read-only lower directory.
         lower: std::path::PathBuf,
@@ -37,7 +38,7 @@ pub enum SandboxError {
         source: std::io::Error,
     },
     /// Namespaces or mounts cannot be set up.
-    #[error("the namespaces cannot be set up: {step}: {source}")]
+    #[error("cannot set up the namespaces: {step}: {source}")]
     Namespaces {
         /// The step that failed.
         step: String,

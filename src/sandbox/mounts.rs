@@ -1,8 +1,8 @@
 //! Sets up the mount namespace of a run.
 //!
-//! The code runs in the init of the new namespaces, before any process of the agent exists. It first clones the trees
-//! that stay writable (or visible below a hidden directory), then makes everything read-only at once, then attaches
-//! the clones. Everything not listed in the plan stays read-only, metadata included.
+//! The code runs in the init process of the new namespaces, before any process of the agent exists. It first clones
+//! the trees that stay writable (or visible below a hidden directory), then makes everything read-only at once, then
+//! attaches the clones. Everything that the plan does not list stays read-only, metadata included.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -34,28 +34,28 @@ pub struct Layer {
 pub struct MountPlan {
     /// Trees that stay writable.
     pub writable: Vec<PathBuf>,
-    /// Trees that stay visible, read-only, although a directory above them is hidden.
+    /// Trees that stay visible, read-only, although a directory above them is in `hidden`.
     pub visible: Vec<PathBuf>,
-    /// Directories that appear empty except for the trees above.
+    /// Directories that appear empty, except for trees in `writable` and `visible`.
     pub hidden: Vec<PathBuf>,
-    /// (directory of the run, path where it appears): `/tmp` and the like.
+    /// Private directories of the run that replace a path such as `/tmp`: (private directory, path where it appears).
     pub private: Vec<(PathBuf, PathBuf)>,
-    /// Paths that get a tmpfs of the run's own: `/dev/shm`.
+    /// Paths such as `/dev/shm` where the run gets a private tmpfs.
     pub memory: Vec<PathBuf>,
     /// Caches with a writable overlay.
     pub layers: Vec<Layer>,
-    /// (file, path of the file it replaces), read-only.
+    /// Files that replace another file, read-only: (new file, path of the replaced file).
     pub pointers: Vec<(PathBuf, PathBuf)>,
 }
 
 impl MountPlan {
-    /// The paths at which the run has its own directory or tmpfs.
+    /// The paths at which the run has a private directory or tmpfs.
     pub fn own(&self) -> impl Iterator<Item = &PathBuf> {
         self.private.iter().map(|(_, at)| at).chain(&self.memory)
     }
 }
 
-fn at<T>(step: impl Into<String>, result: io::Result<T>) -> Result<T, SandboxError> {
+fn in_step<T>(step: impl Into<String>, result: io::Result<T>) -> Result<T, SandboxError> {
     result.map_err(|source| SandboxError::Namespaces { step: step.into(), source })
 }
 
@@ -63,29 +63,32 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// The file systems that every run needs, made in a process with its own mount namespace.
-pub struct Unshared {
+/// The detached file systems that every run needs, created by [`prepare_mounts`].
+pub struct PreparedMounts {
     proc: OwnedFd,
     terminals: OwnedFd,
     memory: Option<OwnedFd>,
 }
 
-/// Prepares this process's mount namespace. The process must be alone in new mount and PID namespaces; in a new user
-/// namespace, `user` gives the ids to map. [`enter`] applies the plan later.
-pub fn part(user: Option<(u32, u32)>) -> Result<Unshared, SandboxError> {
+/// Prepares the mount namespace of this process. The process must be the only one in new mount and PID namespaces. If
+/// it is also in a new user namespace, `user` gives the user and group id to map. [`apply_mount_plan`] does the rest.
+pub fn prepare_mounts(user: Option<(u32, u32)>) -> Result<PreparedMounts, SandboxError> {
     if let Some((uid, gid)) = user {
         map_user(uid, gid)?;
     }
-    // First of all: no mount made here may propagate to the host. Mounts made on the host until `enter` still
-    // propagate here.
+    // First of all: no mount made here may propagate to the host. Mounts made on the host until
+    // `apply_mount_plan` still propagate here.
     let one_way = MsFlags::MS_REC | MsFlags::MS_SLAVE;
-    at("cut off from other mounts", change_mount(Path::new("/"), one_way))?;
+    in_step("stop mount propagation to the host", change_mount(Path::new("/"), one_way))?;
     let plain = sys::NO_SUID | sys::NO_DEVICES | sys::NO_EXEC | sys::READ_ONLY;
     let terminals = [(c"ptmxmode", c"0666"), (c"mode", c"620")];
-    Ok(Unshared {
-        proc: at("make /proc", sys::make(c"proc", &[], plain))?,
-        terminals: at("make /dev/pts", sys::make(c"devpts", &terminals, sys::NO_SUID | sys::NO_EXEC))?,
-        memory: Some(at("make /dev/shm", make_memory(OWN))?),
+    Ok(PreparedMounts {
+        proc: in_step("create the file system for /proc", sys::make(c"proc", &[], plain))?,
+        terminals: in_step(
+            "create the file system for /dev/pts",
+            sys::make(c"devpts", &terminals, sys::NO_SUID | sys::NO_EXEC),
+        )?,
+        memory: Some(in_step("create the tmpfs for /dev/shm", make_tmpfs(OWN))?),
     })
 }
 
@@ -94,49 +97,51 @@ const OWN: &[(&CStr, &CStr)] = &[(c"mode", c"0700")];
 /// tmpfs options for hidden directories, which hold nothing but mount points.
 const EMPTY: &[(&CStr, &CStr)] = &[(c"size", c"1m"), (c"mode", c"0755")];
 
-fn make_memory(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
+fn make_tmpfs(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
     sys::make(c"tmpfs", options, sys::NO_SUID | sys::NO_DEVICES)
 }
 
-/// Attaches a tree over an existing path.
-fn put(tree: &OwnedFd, place: &Path) -> io::Result<()> {
+/// Mounts a detached tree over an existing path.
+fn attach(tree: &OwnedFd, place: &Path) -> io::Result<()> {
     c_path(place).and_then(|path| sys::attach(tree.as_fd(), &path))
 }
 
-/// Applies the plan.
-pub fn enter(mut apart: Unshared, view: &MountPlan) -> Result<(), SandboxError> {
-    for layer in &view.layers {
-        put_layer(layer)?;
+/// Mounts everything in the plan, and makes the rest of the file system read-only.
+pub fn apply_mount_plan(mut prepared: PreparedMounts, plan: &MountPlan) -> Result<(), SandboxError> {
+    for layer in &plan.layers {
+        mount_overlay(layer)?;
     }
-    let mut trees = copies(view)?;
-    at("make everything read-only", sys::restrict_tree(c"/", sys::READ_ONLY | sys::NO_SUID))?;
-    at("mount /proc", put(&apart.proc, Path::new("/proc")))?;
-    at("mount /dev/pts", put(&apart.terminals, Path::new("/dev/pts")))?;
-    for folder in &view.hidden {
-        let hide = make_memory(EMPTY).and_then(|memory| put(&memory, folder));
-        at(format!("hide {}", folder.display()), hide)?;
+    let mut trees = clone_trees(plan)?;
+    in_step("make everything read-only", sys::restrict_tree(c"/", sys::READ_ONLY | sys::NO_SUID))?;
+    in_step("mount /proc", attach(&prepared.proc, Path::new("/proc")))?;
+    in_step("mount /dev/pts", attach(&prepared.terminals, Path::new("/dev/pts")))?;
+    for directory in &plan.hidden {
+        let hide = make_tmpfs(EMPTY).and_then(|memory| attach(&memory, directory));
+        in_step(format!("hide {}", directory.display()), hide)?;
     }
-    for folder in &view.memory {
-        let renew = apart.memory.take().map_or_else(|| make_memory(OWN), Ok);
-        at(format!("renew {}", folder.display()), renew.and_then(|memory| put(&memory, folder)))?;
+    for directory in &plan.memory {
+        let tmpfs = prepared.memory.take().map_or_else(|| make_tmpfs(OWN), Ok);
+        let mounted = tmpfs.and_then(|memory| attach(&memory, directory));
+        in_step(format!("mount a private tmpfs at {}", directory.display()), mounted)?;
     }
     // Outer paths first, so that inner trees end up on top of them.
     trees.sort_by_key(|(_, place)| place.components().count());
     for (tree, place) in &trees {
-        let step = format!("put {} in place", place.display());
-        at(&*step, make_place(place, tree))?;
-        at(step, put(tree, place))?;
+        let step = format!("mount {}", place.display());
+        in_step(&*step, create_mount_point(place, tree))?;
+        in_step(step, attach(tree, place))?;
     }
-    for hidden in &view.hidden {
+    for hidden in &plan.hidden {
         let flags = MsFlags::MS_REMOUNT
             | MsFlags::MS_BIND
             | MsFlags::MS_RDONLY
             | MsFlags::MS_NOSUID
             | MsFlags::MS_NODEV;
-        at(format!("seal {}", hidden.display()), change_mount(hidden, flags))?;
+        let step = format!("make the hidden directory {} read-only", hidden.display());
+        in_step(step, change_mount(hidden, flags))?;
     }
     // The working directory still refers to the old mounts.
-    at("enter /", std::env::set_current_dir("/"))
+    in_step("change the working directory to /", std::env::set_current_dir("/"))
 }
 
 fn change_mount(target: &Path, flags: MsFlags) -> io::Result<()> {
@@ -145,13 +150,14 @@ fn change_mount(target: &Path, flags: MsFlags) -> io::Result<()> {
 }
 
 fn map_user(uid: u32, gid: u32) -> Result<(), SandboxError> {
-    at("map the group", std::fs::write("/proc/self/setgroups", "deny"))?;
-    at("map the user", std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1\n")))?;
-    at("map the group", std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")))
+    in_step("disable setgroups", std::fs::write("/proc/self/setgroups", "deny"))?;
+    in_step("map the user id", std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1\n")))?;
+    in_step("map the group id", std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")))
 }
 
-/// Mounts an overlay of a cache and the run's own layer. Fails if the kernel or the file system does not support it.
-fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
+/// Mounts an overlay of a cache and the run's private layer. Fails if the kernel or the file system does not support
+/// it.
+fn mount_overlay(layer: &Layer) -> Result<(), SandboxError> {
     let option = |name: &str, path: &Path| -> io::Result<Vec<u8>> {
         let bytes = path.as_os_str().as_bytes();
         // These bytes separate options and layers. Caches in such directories are rare, so paths are not escaped.
@@ -179,48 +185,49 @@ fn put_layer(layer: &Layer) -> Result<(), SandboxError> {
     mount(Some("guard"), &layer.at, Some("overlay"), flags, Some(data)).map_err(|error| failed(error.into()))
 }
 
-fn copies(view: &MountPlan) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {
+fn clone_trees(plan: &MountPlan) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError> {
     let copy = |from: &Path| {
-        at(format!("copy {}", from.display()), c_path(from).and_then(|path| sys::clone_tree(&path)))
+        let cloned = c_path(from).and_then(|path| sys::clone_tree(&path));
+        in_step(format!("clone the mounts at {}", from.display()), cloned)
     };
     let mut trees = Vec::new();
-    for path in &view.writable {
+    for path in &plan.writable {
         let tree = copy(path)?;
-        at("restrict a copy", sys::restrict_copy(tree.as_fd(), sys::NO_SUID | sys::NO_DEVICES))?;
+        in_step("restrict cloned mounts", sys::restrict_copy(tree.as_fd(), sys::NO_SUID | sys::NO_DEVICES))?;
         trees.push((tree, path.clone()));
     }
-    for path in &view.visible {
+    for path in &plan.visible {
         let tree = copy(path)?;
-        at(
-            "restrict a copy",
+        in_step(
+            "restrict cloned mounts",
             sys::restrict_copy(tree.as_fd(), sys::READ_ONLY | sys::NO_SUID | sys::NO_DEVICES),
         )?;
         trees.push((tree, path.clone()));
     }
-    for (file, place) in &view.pointers {
+    for (file, place) in &plan.pointers {
         let tree = copy(file)?;
-        at(
-            "restrict a copy",
+        in_step(
+            "restrict cloned mounts",
             sys::restrict_copy(tree.as_fd(), sys::READ_ONLY | sys::NO_SUID | sys::NO_DEVICES),
         )?;
         trees.push((tree, place.clone()));
     }
-    for (source, place) in &view.private {
+    for (source, place) in &plan.private {
         let tree = copy(source)?;
-        at("restrict a copy", sys::restrict_copy(tree.as_fd(), sys::NO_SUID | sys::NO_DEVICES))?;
+        in_step("restrict cloned mounts", sys::restrict_copy(tree.as_fd(), sys::NO_SUID | sys::NO_DEVICES))?;
         trees.push((tree, place.clone()));
     }
     Ok(trees)
 }
 
-/// Creates the mount point of a tree if it is missing, which is possible in the run's own directories.
-fn make_place(place: &Path, tree: &OwnedFd) -> io::Result<()> {
+/// Creates the mount point of a tree if it is missing. This works only in directories that the run may write to.
+fn create_mount_point(place: &Path, tree: &OwnedFd) -> io::Result<()> {
     if place.symlink_metadata().is_ok() {
         return Ok(());
     }
     if let Some(parent) = place.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    let is_folder = nix::sys::stat::fstat(tree)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
-    if is_folder { std::fs::create_dir(place) } else { std::fs::File::create(place).map(drop) }
+    let is_directory = nix::sys::stat::fstat(tree)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    if is_directory { std::fs::create_dir(place) } else { std::fs::File::create(place).map(drop) }
 }

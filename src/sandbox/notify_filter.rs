@@ -1,7 +1,7 @@
 //! Assembles the seccomp filter that sends calls to the supervisor, and the BPF instructions that both filters share.
 //!
-//! In go system call numbers with conditions on their arguments. Out comes a BPF program that notifies or allows, and
-//! that kills processes using another architecture's calls.
+//! Input is system call numbers with conditions on their arguments. Output is a BPF program that notifies the supervisor
+//! about these calls, allows all others, and kills a process that uses calls of another architecture.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ const fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-const fn answer(value: u32) -> sock_filter {
+const fn return_action(value: u32) -> sock_filter {
     statement(libc::BPF_RET | libc::BPF_K, value)
 }
 
@@ -50,12 +50,12 @@ pub(super) fn skip(count: usize) -> sock_filter {
 
 const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
-pub(super) const ALLOW: sock_filter = answer(libc::SECCOMP_RET_ALLOW);
-const KILL: sock_filter = answer(libc::SECCOMP_RET_KILL_PROCESS);
-const NOTIFY: sock_filter = answer(libc::SECCOMP_RET_USER_NOTIF);
+pub(super) const ALLOW: sock_filter = return_action(libc::SECCOMP_RET_ALLOW);
+const KILL: sock_filter = return_action(libc::SECCOMP_RET_KILL_PROCESS);
+const NOTIFY: sock_filter = return_action(libc::SECCOMP_RET_USER_NOTIF);
 
-/// Start of every filter: kill on calls of another architecture, then load the call number.
-pub(super) fn foreign_calls_kill() -> Vec<sock_filter> {
+/// The start of every filter: kills on calls of another architecture, then loads the call number.
+pub(super) fn kill_foreign_calls() -> Vec<sock_filter> {
     vec![
         statement(LOAD, 4),
         jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
@@ -66,13 +66,14 @@ pub(super) fn foreign_calls_kill() -> Vec<sock_filter> {
     ]
 }
 
-/// The filter that notifies about these calls: if all conditions of one group hold, or always if there is no group.
+/// Assembles the filter that notifies about these calls: if all conditions of one group hold, or always if a call has
+/// no group.
 pub(super) fn program(calls: &BTreeMap<u32, Vec<Vec<Condition>>>) -> Result<Vec<sock_filter>, SandboxError> {
-    let mut program = foreign_calls_kill();
+    let mut program = kill_foreign_calls();
     for (&number, groups) in calls {
         let mut block = Vec::new();
         for conditions in groups {
-            block.extend(ask_when(conditions)?);
+            block.extend(notify_if(conditions)?);
         }
         block.push(if groups.is_empty() { NOTIFY } else { ALLOW });
         program.push(jump(libc::BPF_JEQ, number, 0, distance(block.len())?));
@@ -84,11 +85,12 @@ pub(super) fn program(calls: &BTreeMap<u32, Vec<Vec<Condition>>>) -> Result<Vec<
 
 /// Checks that a conditional jump can reach this far.
 fn distance(to: usize) -> Result<u8, SandboxError> {
-    u8::try_from(to).map_err(|_| SandboxError::Filter("a check is too long".to_string()))
+    let problem = "the conditions for a system call are too long for a BPF jump";
+    u8::try_from(to).map_err(|_| SandboxError::Filter(problem.to_string()))
 }
 
 /// Notifies if all conditions hold; otherwise falls through to the next instruction.
-fn ask_when(conditions: &[Condition]) -> Result<Vec<sock_filter>, SandboxError> {
+fn notify_if(conditions: &[Condition]) -> Result<Vec<sock_filter>, SandboxError> {
     // Built from the end, so that jump distances are known.
     let mut parts: Vec<Vec<sock_filter>> = vec![vec![NOTIFY]];
     let mut length = 1;

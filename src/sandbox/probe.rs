@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::mounts::{MountPlan, enter, part};
+use super::mounts::{MountPlan, apply_mount_plan, prepare_mounts};
 use crate::policy::{Namespaces, Policy};
 use crate::sys::{process, seccomp};
 
@@ -32,11 +32,12 @@ pub struct Kernel {
     pub release: String,
     /// The Landlock ABI version; 0 if there is none.
     pub landlock: i32,
-    /// Whether a supervisor can answer system calls, without the repeated notifications that signals cause.
+    /// Whether the kernel supports seccomp notifications with `WAIT_KILLABLE_RECV`, without which a signal would repeat a
+    /// notification.
     pub listener: bool,
-    /// Whether programs can be stopped at their exec (Yama's ptrace_scope 2 and 3 prevent it).
+    /// Whether guard may trace its descendants, to stop a program at its exec (Yama's ptrace_scope 2 and 3 prevent it).
     pub tracing: bool,
-    /// Whether user, mount, PID and IPC namespaces and the mounts in them work; otherwise the reason.
+    /// Whether user, mount, PID and IPC namespaces and mounts in them work; if not, the error.
     pub namespaces: Result<(), String>,
 }
 
@@ -68,7 +69,7 @@ pub fn quick_probe() -> Kernel {
         release: String::new(),
         landlock: super::landlock_version(),
         listener: seccomp::listener_is_supported(),
-        tracing: yama < 2 || process::may_administrate() && yama < 3,
+        tracing: yama < 2 || process::has_cap_sys_admin() && yama < 3,
         namespaces: Ok(()),
     }
 }
@@ -76,7 +77,7 @@ pub fn quick_probe() -> Kernel {
 /// The namespace flags for a run, and the user and group ids to map if they include a user namespace.
 pub fn namespace_flags() -> (i32, Option<(u32, u32)>) {
     let plain = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
-    if process::may_administrate() {
+    if process::has_cap_sys_admin() {
         return (plain, None);
     }
     let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
@@ -89,7 +90,9 @@ fn try_namespaces() -> Result<(), String> {
     let pid = process::fork(flags).map_err(|error| format!("clone: {error}"))?;
     if pid == 0 {
         process::run_child(|| {
-            let problem = part(user).and_then(|apart| enter(apart, &MountPlan::default())).err();
+            let problem = prepare_mounts(user)
+                .and_then(|prepared| apply_mount_plan(prepared, &MountPlan::default()))
+                .err();
             let problem = problem.map(|error| error.to_string()).unwrap_or_default();
             let _ = nix::unistd::write(&writer, problem.as_bytes());
             process::exit_now(0)
@@ -111,7 +114,7 @@ impl Kernel {
                 name: "landlock",
                 present: landlock(LANDLOCK_TCP),
                 found: format!("ABI {}", self.landlock),
-                purpose: "the boundary: files by path, TCP",
+                purpose: "restricts the run to granted files and denies direct TCP",
                 fix: (!landlock(LANDLOCK_TCP))
                     .then_some("use Linux 6.7 or newer with `landlock` in the `lsm=` boot parameter"),
             },
@@ -119,21 +122,21 @@ impl Kernel {
                 name: "landlock-scopes",
                 present: landlock(LANDLOCK_SCOPES),
                 found: if landlock(LANDLOCK_SCOPES) { "signals, abstract sockets" } else { "none" }.to_string(),
-                purpose: "no signals to processes outside; needed where namespaces are unavailable",
+                purpose: "keeps the run from signalling processes outside; required if namespaces are unavailable",
                 fix: (!landlock(LANDLOCK_SCOPES)).then_some("use Linux 6.12 or newer, or allow user namespaces"),
             },
             Ability {
                 name: "seccomp-notification",
                 present: self.listener,
                 found: if self.listener { "with WAIT_KILLABLE_RECV" } else { "none" }.to_string(),
-                purpose: "every program start, connect and bind reaches the supervisor",
-                fix: (!self.listener).then_some("use Linux 5.19 or newer; leave another sandbox that has a listener"),
+                purpose: "sends every program start, connect and bind to the supervisor",
+                fix: (!self.listener).then_some("use Linux 5.19 or newer, and start guard outside other sandboxes"),
             },
             Ability {
                 name: "exec-verification",
                 present: self.tracing,
                 found: if self.tracing { "ptrace of own descendants" } else { "ptrace forbidden" }.to_string(),
-                purpose: "a program is looked at again when it has started",
+                purpose: "checks every program a second time after its exec",
                 fix: (!self.tracing).then_some("set kernel.yama.ptrace_scope to 1 or 0"),
             },
             Ability {
@@ -143,19 +146,19 @@ impl Kernel {
                     Ok(()) => "user, mount, PID, IPC".to_string(),
                     Err(problem) => problem.clone(),
                 },
-                purpose: "private /tmp, read-only rest, hidden home, no foreign processes; optional",
+                purpose: "private /tmp, read-only system, hidden home directory, no view of other processes; optional",
                 fix: self.namespaces.is_err().then_some(
-                    "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); runs work without",
+                    "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); runs also work without",
                 ),
             },
         ]
     }
 
-    /// What prevents a policy from being enforced here; empty if nothing does.
+    /// What this kernel lacks to enforce a policy; empty if nothing is missing.
     pub fn missing_for(&self, policy: &Policy, namespaces: Namespaces) -> Vec<Need> {
         let mut missing = Vec::new();
-        let mut need = |is_there: bool, missing_thing: &str, fix: &str| {
-            if !is_there {
+        let mut need = |is_present: bool, missing_thing: &str, fix: &str| {
+            if !is_present {
                 missing.push(Need { missing: missing_thing.to_string(), fix: fix.to_string() });
             }
         };
@@ -172,13 +175,13 @@ impl Kernel {
         let own_processes = self.namespaces.is_ok() && namespaces != Namespaces::Off;
         need(
             self.landlock >= LANDLOCK_SCOPES || own_processes,
-            "a way to keep signals inside (Landlock ABI 6, or a PID namespace)",
+            "a way to keep the run from signalling other processes (Landlock ABI 6, or a PID namespace)",
             "use Linux 6.12 or newer, or allow user namespaces",
         );
         need(
             self.tracing || !policy.sandbox.verify_exec,
-            "verification of program starts (ptrace of own descendants)",
-            "set kernel.yama.ptrace_scope to 1, or `verify_exec = false` in a policy of your own",
+            "verification of program starts (ptrace of guard's descendants)",
+            "set kernel.yama.ptrace_scope to 1 or 0, or set `verify_exec = false` in your own policy",
         );
         need(
             self.namespaces.is_ok() || namespaces != Namespaces::Require,

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   kernel ──notification──► receive ─► exec / connect / bind / listen / metadata ─► judge ─► record ─► reply
-//!                                        │ allowed, and to be verified
-//!                                        └─► seize, reply "continue", and look again at the exec stop
+//!                                        │ an allowed exec that must be verified
+//!                                        └─► trace, reply "continue", and check again at the ptrace exec stop
 //! ```
 //!
-//! One thread and no locks: the reply to one process never waits for another process. Operations that may block (a
-//! connect, a question to the user) run on threads of their own and return their result through a queue. Every error
+//! One thread and no locks: the reply to one process does not wait for another process. Operations that may block (a
+//! connect, a question to the user) run on separate threads and return their result through a queue. Every error
 //! becomes a denial.
 
 use std::io::Read as _;
@@ -23,7 +23,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::exec::executable_identity::Identities;
-use super::exec::process_memory::Remote;
+use super::exec::process_memory::ProcessMemory;
 use super::exec::verify::Expected;
 use super::inotify::Readable;
 use super::process_limit::Forks;
@@ -37,7 +37,7 @@ use crate::sys::seccomp::{self, Notification, Reply};
 use crate::sys::{process, ptrace, syscall_numbers};
 use crate::transcript::{EventType, Recorder};
 
-/// The supervisor always denies an exec of this path. A process that gets a different result is not supervised.
+/// A path whose exec the supervisor always denies. A process that gets a different result is not supervised.
 pub const CANARY_PROGRAM: &str = "/guard-canary";
 
 /// The user's answer to an `ask` verdict.
@@ -51,17 +51,17 @@ pub enum Choice {
     Deny,
 }
 
-/// A way to ask the user.
+/// Asks the user about an exec, for example on the terminal.
 pub trait Ask: Send {
     /// Blocks until the user answers. No answer means [`Choice::Deny`].
     fn ask(&mut self, verdict: &Verdict) -> Choice;
 }
 
-/// Inputs of the supervisor for one run.
+/// Configuration of the supervisor for one run.
 pub struct SupervisorConfig {
     /// The policy that judges every request.
     pub policy: Arc<Policy>,
-    /// Shared context of every command: working tree, home directory.
+    /// What the judgement of every command needs to know about the run: working tree, home directory.
     pub context: Context,
     /// Receives an event for every decision.
     pub recorder: Recorder,
@@ -69,51 +69,51 @@ pub struct SupervisorConfig {
     pub writable: Vec<PathBuf>,
     /// Paths the run was granted read access to.
     pub readable: Vec<PathBuf>,
-    /// Read-only object directories of the real repository.
+    /// Object directories of the user's repository, which the run can only read.
     pub objects: Vec<PathBuf>,
-    /// Distinguishes the task's repository from others.
+    /// Finds out whether a git command uses the task's repository or another one.
     pub repositories: Arc<Repositories>,
     /// Whether the run has its own mount namespace.
-    pub has_view: bool,
-    /// Whether to check programs again at the ptrace exec stop.
+    pub has_mount_namespace: bool,
+    /// Whether to check every program a second time at its ptrace exec stop.
     pub verify: bool,
-    /// Whether servers of the run may listen on any loopback port and be reached.
+    /// Whether programs of the run may listen on any loopback port and connect to each other there.
     pub loopback: bool,
-    /// Loopback ports that servers of the run may use even without `loopback`.
+    /// Loopback ports that programs of the run may listen on even without `loopback`.
     pub listen: Vec<u16>,
-    /// Registry of the egress listeners and of the connections the supervisor made to them.
-    pub doors: Arc<PeerRegistry>,
-    /// Hosts that programs without proxy support may reach.
+    /// The egress listeners, and the connections that the supervisor has announced to them.
+    pub peer_registry: Arc<PeerRegistry>,
+    /// Network rules for programs without proxy support.
     pub rules: Arc<NetworkRules>,
     /// Path of the control socket that shims connect to.
     pub control: PathBuf,
-    /// The shim executable.
+    /// The shim executable; `None` if the run has no shims.
     pub shim: Option<PathBuf>,
-    /// Process id of the run's init.
-    pub first_process: i32,
-    /// Loopback port that the canary tries before the agent starts; the connect must be denied.
+    /// Process id of the run's init process.
+    pub init_pid: i32,
+    /// Loopback port to which the canary tries to connect before the agent starts. The connect must be denied.
     pub canary_port: u16,
-    /// Asks the user; without one, `ask` verdicts are denials.
+    /// Asks the user about `ask` verdicts; without it they are denials.
     pub asker: Option<Box<dyn Ask>>,
-    /// Incremented at every exec, so that a busy run does not count as idle.
+    /// Incremented at every exec, so that guard does not end a busy run as idle.
     pub activity: Arc<AtomicU64>,
-    /// Resources created when a program first needs them.
-    pub belated: Vec<LazyResource>,
-    /// Checks from outside that the sandbox holds, before the first exec. If it returns false, every exec is denied.
+    /// Resources that are created when a program first needs them.
+    pub lazy_resources: Vec<LazyResource>,
+    /// Checks from outside, at the first exec, that the sandbox works. If it returns false, every exec is denied.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
-    /// Limit on processes and threads, where only the supervisor can enforce it (no cgroup).
+    /// Limit on processes and threads, if neither a cgroup nor an rlimit enforces it.
     pub process_limit: Option<u64>,
 }
 
 /// A resource of the run that is slow to create and that few programs use.
 pub struct LazyResource {
-    /// Name prefixes of the programs that use it. Their execs wait until it is ready.
+    /// Name prefixes of the programs that use the resource. Their execs wait until it is ready.
     pub users: &'static [&'static str],
-    /// Creates it, on a separate thread, at the first such exec.
+    /// Creates the resource. Runs on a separate thread at the first such exec.
     pub make: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// Counts for the result of the run.
+/// Totals for the result of the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Programs that started.
@@ -122,7 +122,7 @@ pub struct Counts {
     pub refusals: u64,
 }
 
-/// Stops the supervisor thread.
+/// A handle to the running supervisor thread.
 pub struct Handle {
     counts: Receiver<Counts>,
     ending: Arc<AtomicBool>,
@@ -139,25 +139,25 @@ impl Handle {
     }
 }
 
-/// Starts the supervisor thread, which answers notifications as soon as `listener` returns the seccomp descriptor.
-/// The thread is therefore ready before the supervised process is. SIGCHLD must be blocked in every thread of this
-/// process: the supervisor reads it through a signalfd to learn about exec stops.
+/// Starts the supervisor thread. It calls `listener`, which blocks until the supervised process has sent its seccomp
+/// descriptor, and then answers notifications. SIGCHLD must be blocked in every thread of this process: the supervisor
+/// reads it through a signalfd to learn about exec stops.
 pub fn supervise(
-    setting: SupervisorConfig,
+    config: SupervisorConfig,
     listener: impl FnOnce() -> Option<OwnedFd> + Send + 'static,
 ) -> std::io::Result<Handle> {
     let wake = Arc::new(EventFd::from_value_and_flags(0, nix::sys::eventfd::EfdFlags::EFD_CLOEXEC)?);
     let ending = Arc::new(AtomicBool::new(false));
-    let (their_wake, their_ending) = (wake.clone(), ending.clone());
-    let (told, counts) = channel();
+    let (thread_wake, thread_ending) = (wake.clone(), ending.clone());
+    let (counts_sender, counts) = channel();
     let work = move || {
-        let Some(mut supervisor) = Supervisor::new(setting, listener, their_wake, their_ending) else {
+        let Some(mut supervisor) = Supervisor::new(config, listener, thread_wake, thread_ending) else {
             return;
         };
         supervisor.run();
-        supervisor.give_up();
+        supervisor.record_unfinished_execs();
         // Send the counts before dropping the supervisor, so that the caller need not wait for that.
-        let _ = told.send(supervisor.counts);
+        let _ = counts_sender.send(supervisor.counts);
     };
     std::thread::Builder::new().name("supervisor".to_string()).spawn(work)?;
     Ok(Handle { counts, ending, wake })
@@ -172,45 +172,45 @@ pub(crate) struct AsyncReply {
 pub(crate) enum AsyncResult {
     Reply(Reply),
     /// The user's answer about an exec.
-    Chosen(Box<super::exec::Pending>, Choice, Option<Box<dyn Ask>>),
+    UserAnswered(Box<super::exec::Pending>, Choice, Option<Box<dyn Ask>>),
     /// The lazy resource with this index is ready.
-    Made(usize),
+    ResourceReady(usize),
 }
 
 pub(crate) struct Supervisor {
-    pub(crate) setting: SupervisorConfig,
+    pub(crate) config: SupervisorConfig,
     pub(crate) listener: OwnedFd,
     wake: Arc<EventFd>,
     ending: Arc<AtomicBool>,
-    pub(crate) remote: Remote,
+    pub(crate) process_memory: ProcessMemory,
     pub(crate) identities: Identities,
-    /// Threads in the middle of an exec, with what they must become.
+    /// Threads in the middle of an allowed exec, with the program they are expected to become.
     pub(crate) expected: Vec<(i32, Expected)>,
-    pub(crate) servers: BoundSockets,
+    pub(crate) bound_sockets: BoundSockets,
     pub(crate) counts: Counts,
     pub(crate) cache: super::exec::Cache,
-    /// Rules that the user answered with "always".
-    pub(crate) always: Vec<String>,
-    pub(crate) waiting_asks: Vec<super::exec::Pending>,
-    /// The last denial written to stderr, with its thread.
-    pub(crate) last_told: Option<(i32, String)>,
-    /// The last exec that the user denied.
-    pub(crate) last_no: Option<(i32, Vec<Vec<u8>>)>,
-    /// A question to the user is open.
-    pub(crate) asking: bool,
+    /// Rules for which the user chose [`Choice::Always`].
+    pub(crate) always_allowed_rules: Vec<String>,
+    pub(crate) execs_waiting_for_user: Vec<super::exec::Pending>,
+    /// The last denial written to a thread's standard error: thread id and text.
+    pub(crate) last_notice: Option<(i32, String)>,
+    /// The last exec that the user denied: thread id and argv.
+    pub(crate) last_user_denial: Option<(i32, Vec<Vec<u8>>)>,
+    /// Whether a question to the user is open.
+    pub(crate) is_asking: bool,
     pub(crate) shim: Option<super::exec::executable_identity::Identity>,
-    later: (Sender<AsyncReply>, Receiver<AsyncReply>),
+    async_replies: (Sender<AsyncReply>, Receiver<AsyncReply>),
     /// Execs that wait for a lazy resource.
-    pub(crate) waiting_starts: Vec<Notification>,
-    /// Indices of the lazy resources being created.
-    pub(crate) making: Vec<usize>,
+    pub(crate) execs_waiting_for_resource: Vec<Notification>,
+    /// Indices of the lazy resources that are being created.
+    pub(crate) resources_in_progress: Vec<usize>,
     pub(crate) numbers: NotifiedSyscalls,
     forks: Forks,
     pub(crate) readable: Readable,
-    /// `proof` succeeded.
-    proven: bool,
+    /// Whether `proof` has succeeded.
+    sandbox_verified: bool,
     has_sync_wake_up: bool,
-    /// The thread whose descriptor was fetched last, with its pidfd.
+    /// The thread whose descriptor was duplicated last, with its pidfd.
     last_thread: Option<(i32, OwnedFd)>,
 }
 
@@ -235,13 +235,14 @@ impl NotifiedSyscalls {
 
 impl Supervisor {
     fn new(
-        setting: SupervisorConfig,
+        config: SupervisorConfig,
         listener: impl FnOnce() -> Option<OwnedFd>,
         wake: Arc<EventFd>,
         ending: Arc<AtomicBool>,
     ) -> Option<Self> {
-        let identities = Identities::new(setting.policy.clone(), setting.writable.clone(), setting.has_view);
-        let shim = setting.shim.as_deref().and_then(super::exec::executable_identity::of_file);
+        let (policy, writable) = (config.policy.clone(), config.writable.clone());
+        let identities = Identities::new(policy, writable, config.has_mount_namespace);
+        let shim = config.shim.as_deref().and_then(super::exec::executable_identity::identity_of);
         let numbers = NotifiedSyscalls::new();
         Some(Self {
             identities,
@@ -249,26 +250,26 @@ impl Supervisor {
             listener: listener()?,
             wake,
             ending,
-            remote: Remote::default(),
+            process_memory: ProcessMemory::default(),
             expected: Vec::new(),
-            servers: BoundSockets::default(),
+            bound_sockets: BoundSockets::default(),
             counts: Counts::default(),
             cache: super::exec::Cache::default(),
-            always: Vec::new(),
-            waiting_asks: Vec::new(),
-            last_told: None,
-            last_no: None,
-            asking: false,
-            later: channel(),
-            waiting_starts: Vec::new(),
-            making: Vec::new(),
+            always_allowed_rules: Vec::new(),
+            execs_waiting_for_user: Vec::new(),
+            last_notice: None,
+            last_user_denial: None,
+            is_asking: false,
+            async_replies: channel(),
+            execs_waiting_for_resource: Vec::new(),
+            resources_in_progress: Vec::new(),
             numbers,
             forks: Forks::default(),
             readable: Readable::default(),
-            proven: setting.proof.is_none(),
+            sandbox_verified: config.proof.is_none(),
             has_sync_wake_up: false,
             last_thread: None,
-            setting,
+            config,
         })
     }
 
@@ -281,7 +282,7 @@ impl Supervisor {
             return;
         };
         self.set_sync_wake_up(true);
-        // All processes under the filter are gone.
+        // Whether all processes under the filter are gone.
         let mut is_over = false;
         loop {
             let mut fds = [
@@ -290,21 +291,21 @@ impl Supervisor {
                 PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
             ];
             // A listener that has hung up would wake every poll.
-            let asked = if is_over { &mut fds[..2] } else { &mut fds[..] };
-            if poll(asked, PollTimeout::NONE).is_err() {
+            let polled = if is_over { &mut fds[..2] } else { &mut fds[..] };
+            if poll(polled, PollTimeout::NONE).is_err() {
                 continue;
             }
             let ready = |index: usize| fds[index].revents().unwrap_or(PollFlags::empty());
             let (stopped, woken, listener) = (ready(0), ready(1), ready(2));
             if woken.contains(PollFlags::POLLIN) {
                 let _ = self.wake.read();
-                self.answer_later();
+                self.handle_async_replies();
             }
             let is_ending = self.ending.load(Ordering::Acquire);
             if stopped.contains(PollFlags::POLLIN) {
                 // One pending SIGCHLD may stand for many changes.
                 let _ = stops.read_signal();
-                self.look_at_changes();
+                self.handle_ptrace_events();
             }
             if listener.contains(PollFlags::POLLIN) {
                 match seccomp::receive(self.listener.as_fd()) {
@@ -327,11 +328,11 @@ impl Supervisor {
         }
     }
 
-    /// Sets the wake-up mode for the next call, which is expected to be like this one. A sync wake-up halves the
-    /// latency of a connect, because the caller blocks anyway and its CPU answers at once. An exec gains nothing by
-    /// it: the caller and its parent have other work.
+    /// Sets the wake-up mode for the next notification, which is likely to be of the same kind as this one. A sync
+    /// wake-up runs the supervisor on the caller's CPU, which halves the latency of a connect. An exec gains nothing by
+    /// it, because its parent needs the CPU.
     fn set_sync_wake_up_for_next(&mut self, notification: &Notification) {
-        self.set_sync_wake_up(!is_start(notification));
+        self.set_sync_wake_up(!is_exec(notification));
     }
 
     fn set_sync_wake_up(&mut self, on: bool) {
@@ -341,24 +342,26 @@ impl Supervisor {
         }
     }
 
-    /// Whether the sandbox holds. Checked once, before the first exec.
-    pub(crate) fn holds(&mut self) -> bool {
-        if let Some(proof) = self.setting.proof.take() {
-            self.proven = proof();
+    /// Whether the sandbox works. Checked once, at the first exec.
+    pub(crate) fn sandbox_holds(&mut self) -> bool {
+        if let Some(proof) = self.config.proof.take() {
+            self.sandbox_verified = proof();
         }
-        self.proven
+        self.sandbox_verified
     }
 
-    /// Processes the results of threads that did blocking work.
-    fn answer_later(&mut self) {
-        while let Ok(later) = self.later.1.try_recv() {
-            match later.result {
-                AsyncResult::Reply(reply) => self.reply(later.id, reply),
-                AsyncResult::Chosen(pending, choice, asker) => self.chosen(*pending, choice, asker),
-                AsyncResult::Made(index) => {
-                    self.making.retain(|making| *making != index);
+    /// Handles the results of threads that did blocking work.
+    fn handle_async_replies(&mut self) {
+        while let Ok(done) = self.async_replies.1.try_recv() {
+            match done.result {
+                AsyncResult::Reply(reply) => self.reply(done.id, reply),
+                AsyncResult::UserAnswered(pending, choice, asker) => {
+                    self.handle_user_answer(*pending, choice, asker);
+                }
+                AsyncResult::ResourceReady(index) => {
+                    self.resources_in_progress.retain(|known| *known != index);
                     // Skip callers that are gone.
-                    for notification in std::mem::take(&mut self.waiting_starts) {
+                    for notification in std::mem::take(&mut self.execs_waiting_for_resource) {
                         if self.is_waiting(&notification) {
                             self.handle(&notification);
                         }
@@ -369,17 +372,18 @@ impl Supervisor {
     }
 
     /// The queue and wake-up descriptor for a thread that does blocking work.
-    pub(crate) fn later(&self) -> (Sender<AsyncReply>, Arc<EventFd>) {
-        (self.later.0.clone(), self.wake.clone())
+    pub(crate) fn async_reply_sender(&self) -> (Sender<AsyncReply>, Arc<EventFd>) {
+        (self.async_replies.0.clone(), self.wake.clone())
     }
 
-    /// Whether the caller is still blocked. If so, everything read by its thread id came from the right process.
+    /// Whether the caller is still blocked. If so, its thread id was not reused, and everything read by that id came
+    /// from the caller.
     pub(crate) fn is_waiting(&self, notification: &Notification) -> bool {
         seccomp::is_waiting(self.listener.as_fd(), notification.id)
     }
 
     /// A pidfd for the blocked thread. Fails if the thread id may have been reused.
-    pub(crate) fn thread(&self, notification: &Notification) -> std::io::Result<OwnedFd> {
+    pub(crate) fn thread_pidfd(&self, notification: &Notification) -> std::io::Result<OwnedFd> {
         let thread = process::thread_fd(notification.tid)?;
         if self.is_waiting(notification) {
             Ok(thread)
@@ -391,7 +395,7 @@ impl Supervisor {
     /// Duplicates a descriptor of the blocked thread. Success also proves that earlier reads by thread id came from
     /// that thread, or from its process: another thread of the process may have executed a program and taken over the
     /// id, with the same rights.
-    pub(crate) fn descriptor(
+    pub(crate) fn duplicate_descriptor(
         &mut self,
         notification: &Notification,
         number: i32,
@@ -405,7 +409,7 @@ impl Supervisor {
                 descriptor => return descriptor,
             }
         }
-        let thread = self.thread(notification)?;
+        let thread = self.thread_pidfd(notification)?;
         let descriptor = process::descriptor_of(thread.as_fd(), number);
         self.last_thread = Some((notification.tid, thread));
         descriptor
@@ -417,13 +421,13 @@ impl Supervisor {
 
     fn handle(&mut self, notification: &Notification) {
         // The record is full and the run is about to end. Nothing unrecorded may happen.
-        if self.setting.recorder.full_at().is_some() {
-            self.refuse(
+        if self.config.recorder.full_at().is_some() {
+            self.record_denial_by_sandbox(
                 EventType::DenyRecord,
                 notification.tid,
-                "a call of a run that has filled its record",
+                "a system call after the transcript is full",
                 "sandbox.record",
-                "What is not recorded does not happen; the run ends.",
+                "The transcript of the run has reached its size limit. Nothing happens unrecorded, so the run ends.",
             );
             return self.reply(notification.id, Reply::Error(libc::EPERM));
         }
@@ -445,8 +449,8 @@ impl Supervisor {
                     .find(|(known, _)| *known == number)
                     .map(|(_, name)| *name);
                 match (metadata, on_process) {
-                    (Some(name), _) => Some(self.metadata(notification, name)),
-                    (None, Some(name)) => Some(self.on_process(notification, name)),
+                    (Some(name), _) => Some(self.change_metadata(notification, name)),
+                    (None, Some(name)) => Some(self.change_process(notification, name)),
                     (None, None) => Some(Reply::Error(libc::EPERM)),
                 }
             }
@@ -456,33 +460,33 @@ impl Supervisor {
         }
     }
 
-    fn look_at_changes(&mut self) {
+    fn handle_ptrace_events(&mut self) {
         let only = |expected: &[(i32, Expected)]| match expected {
             [(tid, _)] => Some(*tid),
             _ => None,
         };
         while let Ok(Some((pid, change))) = ptrace::next_change(only(&self.expected)) {
-            self.changed(pid, change);
+            self.handle_ptrace_event(pid, change);
         }
     }
 
-    pub(crate) fn busy(&self) {
-        self.setting.activity.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note_activity(&self) {
+        self.config.activity.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Handles fork and clone where only the supervisor counts processes. The arguments are in registers and cannot
-    /// change.
+    /// Handles fork and clone if the supervisor enforces the process limit. Their arguments are in registers, so the
+    /// caller cannot change them after the check.
     fn fork(&mut self) -> Reply {
-        let Some(limit) = self.setting.process_limit else { return Reply::Error(libc::EPERM) };
-        match self.forks.may_fork(limit, self.setting.first_process) {
+        let Some(limit) = self.config.process_limit else { return Reply::Error(libc::EPERM) };
+        match self.forks.may_fork(limit, self.config.init_pid) {
             true => Reply::Continue,
             // The errno of the kernel's own limit.
             false => Reply::Error(libc::EAGAIN),
         }
     }
 
-    /// Handles a change of another process's limits or priority: allowed only within the run.
-    fn on_process(&mut self, notification: &Notification, name: &str) -> Reply {
+    /// Handles a change of another process's limits or priority. The other process must belong to the run.
+    fn change_process(&mut self, notification: &Notification, name: &str) -> Reply {
         let [first, second, ..] = notification.arguments;
         let (kind, target) = match name {
             "setpriority" => (first as i32, second as i32),
@@ -491,31 +495,38 @@ impl Supervisor {
             _ => (0, first as i32),
         };
         // Init itself is excluded: it is part of guard, and a limit could kill it.
-        let first = self.setting.first_process;
-        let allowed = kind == 0 && target != first && is_descendant(target, first);
+        let init = self.config.init_pid;
+        let allowed = kind == 0 && target != init && is_descendant(target, init);
         if allowed {
             return Reply::Continue;
         }
-        self.refuse(
+        self.record_denial_by_sandbox(
             EventType::DenyProcess,
             notification.tid,
             &format!("{name} of process {target}"),
             "sandbox.processes",
-            "Other processes are not the task's.",
+            "The process does not belong to the run.",
         );
         Reply::Error(libc::EPERM)
     }
 
-    /// Records a denial by the sandbox itself.
-    pub(crate) fn refuse(&mut self, event_type: EventType, tid: i32, what: &str, rule: &str, reason: &str) {
+    /// Counts and records a denial by the sandbox itself, not by a rule of the policy.
+    pub(crate) fn record_denial_by_sandbox(
+        &mut self,
+        event_type: EventType,
+        tid: i32,
+        what: &str,
+        rule: &str,
+        reason: &str,
+    ) {
         self.counts.refusals += 1;
         let data = serde_json::json!({ "pid": tid, "what": what, "rule": rule, "reason": reason });
-        self.setting.recorder.record(event_type, &format!("{what}: {reason}"), &data);
+        self.config.recorder.record(event_type, &format!("{what}: {reason}"), &data);
     }
 }
 
 /// Whether a notification is an exec.
-fn is_start(notification: &Notification) -> bool {
+fn is_exec(notification: &Notification) -> bool {
     matches!(i64::from(notification.number), libc::SYS_execve | libc::SYS_execveat)
 }
 
@@ -542,12 +553,12 @@ pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     let length = file.read(&mut text).ok()?;
     // The name in parentheses may contain anything, parentheses and spaces included.
     let rest = &text[text[..length].iter().rposition(|&byte| byte == b')')? + 1..length];
-    let mut words = rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
-    std::str::from_utf8(words.nth(1)?).ok()?.parse().ok()
+    let mut fields = rest.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+    std::str::from_utf8(fields.nth(1)?).ok()?.parse().ok()
 }
 
 /// The current directory of a thread.
-pub(crate) fn folder_of(tid: i32) -> Option<PathBuf> {
+pub(crate) fn cwd_of(tid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{tid}/cwd")).ok()
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::exec::process_memory::{Arguments, Remote};
+use super::exec::process_memory::{Arguments, ProcessMemory};
 use super::shim::protocol;
 
 /// The argv and the relevant environment variables.
@@ -14,7 +14,7 @@ fn parts(arguments: Arguments) -> Read {
 
 /// Reads the arguments of an `execve` from the addresses of its two arrays.
 pub fn arguments(pid: i32, argv: u64, environment: u64, most: usize) -> io::Result<Read> {
-    let mut remote = Remote::default();
+    let mut remote = ProcessMemory::default();
     remote.attach(pid);
     remote.fetch([argv, environment].into_iter().filter(|&address| address != 0))?;
     remote.arguments(argv, environment, most, protocol::is_relevant).map(parts)
@@ -22,7 +22,7 @@ pub fn arguments(pid: i32, argv: u64, environment: u64, most: usize) -> io::Resu
 
 /// Reads the same from the initial stack that the kernel builds for a new program.
 pub fn started_with(pid: i32, stack: u64) -> io::Result<Read> {
-    let mut remote = Remote::default();
+    let mut remote = ProcessMemory::default();
     remote.attach(pid);
     remote.started_with(stack, protocol::is_relevant).map(parts)
 }

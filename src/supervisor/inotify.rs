@@ -10,19 +10,19 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::event_loop::{Supervisor, folder_of, is_below};
+use super::event_loop::{Supervisor, cwd_of, is_below};
 use crate::sys::fs;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::transcript::EventType;
 
 const LONGEST_PATH: usize = 4096;
 
-/// Paths the run may read, with symlinks resolved at first use.
+/// The paths that the run may read, with symlinks resolved; computed at first use.
 #[derive(Debug, Default)]
 pub(crate) struct Readable(Option<Vec<PathBuf>>);
 
 impl Supervisor {
-    /// Handles `inotify_add_watch` by adding the watch.
+    /// Handles `inotify_add_watch`: adds the watch for the caller if it may read the object.
     pub(crate) fn add_watch(&mut self, notification: &Notification) -> Reply {
         match self.try_add_watch(notification) {
             Ok(watch) => Reply::Value(i64::from(watch)),
@@ -33,22 +33,22 @@ impl Supervisor {
     fn try_add_watch(&mut self, notification: &Notification) -> io::Result<i32> {
         let [number, path, mask, ..] = notification.arguments;
         let (tid, mask) = (notification.tid, mask as u32);
-        self.remote.attach(tid);
-        let path = self.remote.string(path, LONGEST_PATH)?;
-        let directory = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        self.process_memory.attach(tid);
+        let path = self.process_memory.string(path, LONGEST_PATH)?;
+        let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
         let follow = mask & libc::IN_DONT_FOLLOW == 0;
         let object = self.identities.open(tid, &directory, &path, follow)?;
         // Fetching the descriptor proves that the path was read from the same process.
-        let inotify = self.descriptor(notification, number as i32)?;
+        let inotify = self.duplicate_descriptor(notification, number as i32)?;
         if !self.is_readable(tid, object.as_fd()) {
             let shown =
                 std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())).unwrap_or_default();
-            self.refuse(
+            self.record_denial_by_sandbox(
                 EventType::DenyWatch,
                 tid,
                 &format!("watch {}", shown.display()),
                 "sandbox.watch",
-                "It lies outside what the task may read.",
+                "The path is outside the directories that the run may read.",
             );
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
@@ -58,18 +58,18 @@ impl Supervisor {
         fs::add_watch(inotify.as_fd(), &through, mask & !libc::IN_DONT_FOLLOW)
     }
 
-    /// Whether an opened object lies where the run may read.
+    /// Whether an opened object is in a directory that the run may read.
     fn is_readable(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;
         };
-        let granted = &self.setting.readable;
+        let granted = &self.config.readable;
         let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let readable = self.readable.0.get_or_insert_with(|| granted.iter().map(real).collect());
         if !is_below(&path, readable) {
             return false;
         }
-        if !self.setting.has_view {
+        if !self.config.has_mount_namespace {
             return true;
         }
         // The host and the run's mount namespace use the same paths. Inside the run, this path must lead to the same

@@ -1,16 +1,16 @@
 //! Handles changes of file metadata (mode, owner, times, extended attributes), which Landlock does not cover.
 //!
-//! Without its own mounts, a run sends all of these calls here; with them, only modes with the set-group-ID bit,
-//! which directories may have and files may not. The supervisor opens the object once with `O_PATH`, judges it by its
-//! location, and makes the change through that descriptor with the agent's rights. Swapping the path meanwhile has no
-//! effect.
+//! If the run has no mount namespace, the filter sends all of these calls to the supervisor. Otherwise it sends only
+//! calls that set the set-group-ID bit, which directories may have and files may not. The supervisor opens the object
+//! once with `O_PATH`, checks where it is, and makes the change through that descriptor with the agent's rights.
+//! Swapping the path meanwhile has no effect.
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::event_loop::{Supervisor, folder_of};
+use super::event_loop::{Supervisor, cwd_of};
 use super::sockets::open_below;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{fs, process};
@@ -22,7 +22,7 @@ const LONGEST_VALUE: usize = 64 << 10;
 
 const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 
-/// The object a call refers to.
+/// The file system object that a call refers to.
 struct Object {
     /// The descriptor the path starts from, or the object itself if there is no path.
     descriptor: Option<i32>,
@@ -42,10 +42,10 @@ impl Object {
         Self { descriptor: Some(number as i32), path: None, follow: true, may_be_empty: true }
     }
 
-    fn at(folder: u64, path: u64, flags: u64) -> Self {
+    fn at(directory: u64, path: u64, flags: u64) -> Self {
         let flags = flags as i32;
         Self {
-            descriptor: Some(folder as i32),
+            descriptor: Some(directory as i32),
             path: Some(path),
             follow: flags & libc::AT_SYMLINK_NOFOLLOW == 0,
             may_be_empty: flags & libc::AT_EMPTY_PATH != 0,
@@ -63,9 +63,9 @@ enum Change {
 }
 
 impl Supervisor {
-    /// Handles a metadata call by performing it.
-    pub(crate) fn metadata(&mut self, notification: &Notification, call: &'static str) -> Reply {
-        self.remote.attach(notification.tid);
+    /// Handles a metadata call: performs it for the caller if the object is the run's own.
+    pub(crate) fn change_metadata(&mut self, notification: &Notification, call: &'static str) -> Reply {
+        self.process_memory.attach(notification.tid);
         let made = self.read_change(notification, call).and_then(|(object, change)| {
             let fd = self.open_object(notification, &object)?;
             if self.is_waiting(notification) {
@@ -78,20 +78,22 @@ impl Supervisor {
             Ok(made) => made,
             Err(error) => return Reply::Error(error.raw_os_error().unwrap_or(libc::EPERM)),
         };
-        if !self.identities.is_own(notification.tid, fd.as_fd()) && !self.is_nobodys(fd.as_fd()) {
+        if !self.identities.is_in_writable_mount(notification.tid, fd.as_fd())
+            && !self.has_no_path(fd.as_fd())
+        {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
             // Git updates the times of objects it need not write again and ignores failures. This is not recorded as
             // a denial.
             let is_touch = call == "utime" || call == "utimensat" || call == "utimes";
-            if is_touch && self.setting.objects.iter().any(|folder| path.starts_with(folder)) {
+            if is_touch && self.config.objects.iter().any(|directory| path.starts_with(directory)) {
                 return Reply::Error(libc::EROFS);
             }
-            self.refuse(
+            self.record_denial_by_sandbox(
                 EventType::DenyMetadata,
                 notification.tid,
                 &format!("{call} of {}", path.display()),
                 "sandbox.metadata",
-                "It lies outside the task's own directories.",
+                "The path is outside the directories that the run may write to.",
             );
             return Reply::Error(libc::EPERM);
         }
@@ -100,12 +102,12 @@ impl Supervisor {
             && !(mode & SET_ID_BITS == libc::S_ISGID && is_directory(fd.as_fd()))
         {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
-            self.refuse(
+            self.record_denial_by_sandbox(
                 EventType::DenyMetadata,
                 notification.tid,
                 &format!("{call} of {} to {:04o}", path.display(), mode & 0o7777),
                 "sandbox.set-id",
-                "A set-user-ID or set-group-ID file would hand rights to whoever runs it later.",
+                "A set-user-ID or set-group-ID file would give its owner's rights to every user who runs it.",
             );
             return Reply::Error(libc::EPERM);
         }
@@ -115,8 +117,8 @@ impl Supervisor {
         }
     }
 
-    /// Whether an object is a pipe, socket or memfd. These have no path, so they belong to the run alone.
-    fn is_nobodys(&self, fd: BorrowedFd<'_>) -> bool {
+    /// Whether an object is a pipe, socket or memfd, which has no path. The caller holds it open, so it may change it.
+    fn has_no_path(&self, fd: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) else { return false };
         let text = path.to_string_lossy();
         text.starts_with("/memfd:") || !text.starts_with('/')
@@ -147,7 +149,7 @@ impl Supervisor {
             "fremovexattr" => (Object::descriptor(a), Change::RemoveAttribute(self.name(b)?)),
             "setxattrat" => {
                 // struct xattr_args { u64 value; u32 size; u32 flags; }
-                let raw = self.remote.bytes(e, (f as usize).clamp(16, 16))?;
+                let raw = self.process_memory.bytes(e, (f as usize).clamp(16, 16))?;
                 let number = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
                 let value = u64::from(number(0)) | u64::from(number(4)) << 32;
                 (Object::at(a, b, c), self.attribute(d, value, u64::from(number(8)), u64::from(number(12)))?)
@@ -160,18 +162,18 @@ impl Supervisor {
     fn open_object(&mut self, notification: &Notification, object: &Object) -> io::Result<OwnedFd> {
         let tid = notification.tid;
         let path = match object.path {
-            Some(address) => self.remote.string(address, LONGEST_PATH)?,
+            Some(address) => self.process_memory.string(address, LONGEST_PATH)?,
             None => Vec::new(),
         };
         let number = object.descriptor.filter(|&number| number != libc::AT_FDCWD || path.is_empty());
         if path.is_empty() {
             return match number {
                 Some(number) if object.may_be_empty && number != libc::AT_FDCWD => {
-                    process::descriptor_of(self.thread(notification)?.as_fd(), number)
+                    process::descriptor_of(self.thread_pidfd(notification)?.as_fd(), number)
                 }
                 Some(_) if object.may_be_empty => {
-                    let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-                    self.identities.open(tid, Path::new("/"), folder.as_os_str().as_encoded_bytes(), true)
+                    let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+                    self.identities.open(tid, Path::new("/"), directory.as_os_str().as_encoded_bytes(), true)
                 }
                 _ => Err(io::Error::from_raw_os_error(libc::ENOENT)),
             };
@@ -179,15 +181,15 @@ impl Supervisor {
         if let Some(number) = number
             && path.first() != Some(&b'/')
         {
-            let folder = process::descriptor_of(self.thread(notification)?.as_fd(), number)?;
-            return open_below(folder.as_fd(), &path, object.follow);
+            let directory = process::descriptor_of(self.thread_pidfd(notification)?.as_fd(), number)?;
+            return open_below(directory.as_fd(), &path, object.follow);
         }
-        let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        self.identities.open(tid, &folder, &path, object.follow)
+        let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        self.identities.open(tid, &directory, &path, object.follow)
     }
 
     fn name(&mut self, address: u64) -> io::Result<CString> {
-        Ok(CString::new(self.remote.string(address, LONGEST_NAME)?)?)
+        Ok(CString::new(self.process_memory.string(address, LONGEST_NAME)?)?)
     }
 
     fn attribute(&mut self, name: u64, value: u64, size: u64, flags: u64) -> io::Result<Change> {
@@ -197,7 +199,7 @@ impl Supervisor {
         let name = self.name(name)?;
         Ok(Change::SetAttribute {
             name,
-            value: self.remote.bytes(value, size as usize)?,
+            value: self.process_memory.bytes(value, size as usize)?,
             flags: flags as i32,
         })
     }
@@ -206,7 +208,7 @@ impl Supervisor {
         if address == 0 {
             return Ok(None);
         }
-        let raw = self.remote.bytes(address, 32)?;
+        let raw = self.process_memory.bytes(address, 32)?;
         let number = |index: usize| {
             let mut bytes = [0u8; 8];
             bytes.copy_from_slice(&raw[index * 8..index * 8 + 8]);
@@ -230,7 +232,7 @@ impl Supervisor {
         if address == 0 {
             return Ok(None);
         }
-        let raw = self.remote.bytes(address, 16)?;
+        let raw = self.process_memory.bytes(address, 16)?;
         let mut bytes = [[0u8; 8]; 2];
         bytes[0].copy_from_slice(&raw[..8]);
         bytes[1].copy_from_slice(&raw[8..]);

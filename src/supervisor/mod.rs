@@ -1,9 +1,9 @@
 //! Answers requests from inside the sandbox.
 //!
-//! In come the kernel's seccomp notifications for every exec, connect, bind and (where needed) metadata change
-//! ([`supervise`]), and the questions of shims ([`shim`]). Each becomes an [`Intent`](crate::command::Intent), the
-//! policy judges it, and the reply goes back to the caller and into the transcript. Every error is a denial: nothing
-//! here may allow a request that it could not read or judge.
+//! The kernel sends a seccomp notification for every exec, connect, bind and (where needed) metadata change
+//! ([`supervise`]). Shims ask why an exec was denied ([`shim`]). The supervisor judges each request by the policy,
+//! replies to the caller and records the decision in the transcript. Every error is a denial: nothing here may allow a
+//! request that it could not read or judge.
 #![forbid(unsafe_code)]
 
 mod event_loop;
@@ -30,7 +30,7 @@ use crate::decide::judge;
 use crate::policy::{Action, Policy};
 use shim::protocol::{Answer, Question};
 
-/// How many bytes of a command's arguments an event keeps.
+/// How many bytes of a command's arguments are recorded in an event.
 const RECORDED: usize = 64 << 10;
 
 /// Length of a command line, counting a separator after each argument.
@@ -38,9 +38,10 @@ fn length_of(argv: &[Vec<u8>]) -> usize {
     argv.iter().map(|word| word.len() + 1).sum()
 }
 
-/// The arguments for an event: all of them if they fit in `most` bytes, otherwise the first and last part with a note
-/// about what is missing. The end is kept so that an agent cannot hide an argument behind many others.
-fn recorded_words(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
+/// The arguments to record in an event: all of them if they fit in `most` bytes, otherwise the first and the last part
+/// with a note about what is missing. The last part is included so that an agent cannot hide an argument behind many
+/// others.
+fn recorded_argv(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
     let total = length_of(argv);
     if total <= most {
         return argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
@@ -69,8 +70,8 @@ fn recorded_words(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
         head.push(Cow::Owned(format!("{part}…")));
     }
     let left_out = length_of(rest).saturating_sub(head_room + tail_room);
-    let words = rest.len().saturating_sub(2);
-    head.push(Cow::Owned(format!("… {words} arguments and {left_out} bytes are not recorded …")));
+    let hidden = rest.len().saturating_sub(2);
+    head.push(Cow::Owned(format!("… {hidden} arguments and {left_out} bytes are not recorded …")));
     if let Some(last) = rest.last() {
         let part = String::from_utf8_lossy(&last[last.len() - tail_room.min(last.len())..]);
         head.push(Cow::Owned(format!("…{part}")));
@@ -80,8 +81,8 @@ fn recorded_words(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
 }
 
 /// Answers a shim's question with the same judgement as `guard check`. `context` holds what only the supervisor
-/// knows: the task's working tree, git's configuration, limits. An `ask` verdict is a denial: the user was asked at
-/// the exec and has not agreed.
+/// knows: the task's working tree, git's configuration, limits. An `ask` verdict is a denial here, because the shim
+/// asks only after its exec was denied.
 pub fn answer(
     policy: &Policy,
     context: &Context,
@@ -89,7 +90,7 @@ pub fn answer(
     question: &Question,
 ) -> Answer {
     let context = Context {
-        folder: Cwd::from_absolute(&question.folder),
+        cwd: Cwd::from_absolute(&question.directory),
         environment: question.environment.clone(),
         resolved: None,
         ..context.clone()
@@ -100,7 +101,7 @@ pub fn answer(
         None => judge(policy, &request, &context).0,
     };
     match verdict.action() {
-        Action::Allow => Answer::Go,
+        Action::Allow => Answer::Allow,
         Action::Ask | Action::Deny => Answer::Deny(verdict.refusal_line()),
     }
 }

@@ -1,28 +1,28 @@
 //! Enforces the process limit of a run where the kernel does not: `RLIMIT_NPROC` does not apply to root, and most
 //! containers cannot create cgroups.
 //!
-//! Every fork sends a notification. The supervisor counts the run's processes by walking `/proc` from init. It then
-//! allows as many forks as there was room for without counting again, because exits only lower the number. A process
-//! that forks during the count is missed, so a run can briefly have up to twice its limit, never more.
+//! The supervisor gets a notification for every fork. It counts the run's processes by walking `/proc` from init. Then
+//! it allows as many forks as the limit leaves room for, without counting again: exits only lower the number. A process
+//! that forks during the count is missed, so a run can briefly have up to twice its limit, but never more.
 
 use std::time::{Duration, Instant};
 
-/// How long forks are denied at the limit before the processes are counted again.
+/// How long the supervisor denies forks at the limit before it counts the processes again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct Forks {
-    /// Forks that may be allowed before the next count.
+    /// Number of forks to allow before the next count.
     left: u64,
     /// When the run was last found to be at its limit.
     full: Option<Instant>,
 }
 
 impl Forks {
-    /// Whether the run may have one more process or thread. If so, that one is counted.
-    pub(crate) fn may_fork(&mut self, limit: u64, first_process: i32) -> bool {
+    /// Whether the run may create one more process or thread. Counts it if so.
+    pub(crate) fn may_fork(&mut self, limit: u64, init_pid: i32) -> bool {
         if self.left == 0 && self.full.is_none_or(|since| since.elapsed() >= PAUSE) {
-            self.left = limit.saturating_sub(tasks_below(first_process, limit));
+            self.left = limit.saturating_sub(tasks_below(init_pid, limit));
             self.full = (self.left == 0).then(Instant::now);
         }
         let may = self.left > 0;

@@ -1,16 +1,16 @@
 //! Finds out which repository a git command would use: the task's, or one that the agent created in a writable
 //! directory.
 //!
-//! The rules for the task's repository do not apply to repositories that the agent creates itself. So a command that
-//! those rules deny is judged once more: this module finds the repository as git does and compares the directory that
-//! holds its refs with the task's. Everything it does not understand counts as the task's. The result only selects
-//! the rules; Landlock and seccomp apply in every repository.
+//! The rules for the task's repository do not apply to repositories that the agent creates itself. So if those rules
+//! deny a command, this module finds its repository as git would, compares the directory of its refs with the task's,
+//! and judges the command again with the result. A repository that it does not understand counts as the task's. The
+//! result only selects the rules; Landlock and seccomp apply in every repository.
 //!
 //! Known limit: the agent can change all of these files. Such a verdict is never cached and is repeated at the exec
 //! stop (`exec/verify.rs`), but git searches for its repository a moment later. Another process of the agent that
 //! swaps files in that moment, or a Landlock domain under which git cannot read a nested repository, can still lead
-//! git to the task's private repository. The agent gains nothing by that: it can write refs there without git. guard
-//! takes back only one branch, which must descend from the base, and the exec is in the transcript.
+//! git to the task's private repository. The agent gains nothing by that, because it can write refs there without git:
+//! guard receives only one branch, which must descend from the base, and the exec is in the transcript.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, Read};
@@ -25,25 +25,25 @@ use crate::decide::{Verdict, judge};
 use crate::policy::{Action, Policy};
 use crate::sys::fs::{Walk, open_in};
 
-/// Searches for repositories as git does, in the file system the run sees.
+/// Searches for repositories as git does, in the file system that the run sees.
 pub struct Repositories {
     /// The root directory of the run, set at its first exec.
     root: OnceLock<OwnedFd>,
-    has_view: bool,
+    has_mount_namespace: bool,
     /// The task's working tree.
     worktree: PathBuf,
-    /// The task's git directory, if it has its own.
-    git_folder: Option<PathBuf>,
+    /// The task's private git directory, if it has one.
+    git_directory: Option<PathBuf>,
     /// Directories the run may write below.
     writable: Vec<PathBuf>,
 }
 
-/// How many repositories of one command are looked up.
-const MOST: usize = 16;
+/// Limit on repositories to search for per command.
+const MAX_REPOSITORIES: usize = 16;
 /// Size limit of a `.git` file, `commondir` or `HEAD`; a longer one is invalid.
-const LONGEST_POINTER: u64 = 8192;
+const MAX_POINTER_FILE: u64 = 8192;
 /// How many entries below `refs` are checked; a repository with more counts as the task's.
-const MOST_REFS: usize = 4096;
+const MAX_REFS: usize = 4096;
 
 /// A verdict with what it is based on.
 pub struct Judged {
@@ -51,27 +51,27 @@ pub struct Judged {
     pub verdict: Verdict,
     /// What the command would do.
     pub analysis: Analysis,
-    /// The verdict depends on the current state of a repository and must not be cached.
+    /// Whether the verdict depends on the current state of a repository. Such a verdict must not be cached.
     pub depends_on_repository: bool,
 }
 
 impl Repositories {
-    /// Describes the file system of a run.
+    /// Creates a search for the file system of one run.
     pub fn new(
-        has_view: bool,
+        has_mount_namespace: bool,
         worktree: PathBuf,
-        git_folder: Option<PathBuf>,
+        git_directory: Option<PathBuf>,
         writable: Vec<PathBuf>,
     ) -> Self {
-        Self { root: OnceLock::new(), has_view, worktree, git_folder, writable }
+        Self { root: OnceLock::new(), has_mount_namespace, worktree, git_directory, writable }
     }
 
-    /// Uses the root of this thread from now on. All threads of a run share one root.
-    pub(crate) fn meet(&self, tid: i32) {
+    /// Uses the root directory of this thread for all searches. All threads of a run have the same root.
+    pub(crate) fn set_root_from(&self, tid: i32) {
         if self.root.get().is_some() {
             return;
         }
-        let place = if self.has_view { format!("/proc/{tid}/root") } else { "/".to_string() };
+        let place = if self.has_mount_namespace { format!("/proc/{tid}/root") } else { "/".to_string() };
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
         // Without a root no repository is found, and every command is judged as one in the task's.
         if let Ok(root) = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(place) {
@@ -79,27 +79,29 @@ impl Repositories {
         }
     }
 
-    /// Judges a command. Git commands in other repositories fall under the policy's rules for those.
+    /// Judges a command. For git commands in other repositories than the task's, the policy's rules for those apply.
     pub fn judge(&self, policy: &Policy, request: &Request, context: &Context) -> Judged {
         let (mut verdict, mut analysis) = judge(policy, request, context);
         let mut depends_on_repository = false;
         if policy.git_other_action.action == Action::Deny {
             return Judged { verdict, analysis, depends_on_repository };
         }
-        let mut wider = context.clone();
-        for _ in 0..MOST {
-            if verdict.action() == Action::Allow || !self.widen(&mut wider, &verdict, &analysis) {
+        let mut extended = context.clone();
+        for _ in 0..MAX_REPOSITORIES {
+            if verdict.action() == Action::Allow
+                || !self.add_repository_facts(&mut extended, &verdict, &analysis)
+            {
                 break;
             }
             depends_on_repository = true;
-            (verdict, analysis) = judge(policy, request, &wider);
+            (verdict, analysis) = judge(policy, request, &extended);
         }
         Judged { verdict, analysis, depends_on_repository }
     }
 
-    /// Adds to the context what is known about the repository of the denied command. Returns false if that changes
-    /// nothing.
-    fn widen(&self, context: &mut Context, verdict: &Verdict, analysis: &Analysis) -> bool {
+    /// Adds to the context what is known about the repository of the denied command. Returns false if there is nothing
+    /// new.
+    fn add_repository_facts(&self, context: &mut Context, verdict: &Verdict, analysis: &Analysis) -> bool {
         let intent = verdict.intent.and_then(|index| analysis.intents.get(index));
         let Some(git) = intent.and_then(|intent| intent.git.as_ref()) else { return false };
         let Some(place) = &git.place else {
@@ -113,31 +115,33 @@ impl Repositories {
         let Some(path) = &git.unresolved_place else { return false };
         let path = Path::new(OsStr::from_bytes(path));
         // A directory that a script creates before it runs this command. The command is judged again at its exec.
-        let is_to_come = intent.is_some_and(|intent| intent.parent.is_some()) && self.is_to_come(path);
-        let is_other = is_to_come || self.is_other(path, git.names_git_dir, git.makes_repository);
+        let will_be_created =
+            intent.is_some_and(|intent| intent.parent.is_some()) && self.will_be_created(path);
+        let is_other = will_be_created || self.is_other(path, git.names_git_dir, git.makes_repository);
         if is_other {
             context.other_repositories.push(place.clone());
         }
         is_other
     }
 
-    /// Whether a path lies in the run's own directories and does not exist yet.
-    fn is_to_come(&self, place: &Path) -> bool {
+    /// Whether a path is in a directory that the run may write to, and does not exist yet.
+    fn will_be_created(&self, place: &Path) -> bool {
         let is_missing = self.open(place, true).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        is_missing && self.real(place).is_some_and(|real| self.is_own(&real))
+        is_missing && self.resolve(place).is_some_and(|real| self.is_in_writable_directory(&real))
     }
 
     /// Whether git at this path uses or creates a repository other than the task's.
     fn is_other(&self, place: &Path, names_git_dir: bool, makes: bool) -> bool {
-        let Some(real) = self.real(place) else { return false };
-        if !self.is_own(&real) || self.git_folder.as_ref().is_some_and(|folder| real.starts_with(folder)) {
+        let Some(real) = self.resolve(place) else { return false };
+        let is_in_git_directory = self.git_directory.as_ref().is_some_and(|tasks| real.starts_with(tasks));
+        if !self.is_in_writable_directory(&real) || is_in_git_directory {
             return false;
         }
         match (names_git_dir, makes) {
             (true, _) => match self.kind(&real) {
-                Ok(Kind::Cwd) => self.is_other_git_dir(&real),
-                Ok(Kind::File) => self.is_pointer_elsewhere(&real),
-                Ok(Kind::Else) => false,
+                Ok(Kind::Directory) => self.is_other_git_dir(&real),
+                Ok(Kind::File) => self.points_to_other_repository(&real),
+                Ok(Kind::Other) => false,
                 Err(error) => makes && error.kind() == io::ErrorKind::NotFound,
             },
             // `git init` on an existing repository reinitialises it, wherever its parts lie.
@@ -155,7 +159,7 @@ impl Repositories {
             // A repository of the user that contains the run's directories: the agent did not create it and cannot
             // write to it.
             let dot_git = level.join(".git");
-            if !self.is_own(level) && matches!(self.kind(&dot_git), Ok(Kind::Cwd)) {
+            if !self.is_in_writable_directory(level) && matches!(self.kind(&dot_git), Ok(Kind::Directory)) {
                 return self.is_unrelated(&dot_git);
             }
             if let Some(is_other) = self.repository_at(level) {
@@ -167,7 +171,7 @@ impl Repositories {
         true
     }
 
-    /// Whether the repository at this directory (as working tree or as bare repository) is another than the task's;
+    /// Whether the repository at this directory (as working tree or as bare repository) is another one than the task's;
     /// `None` if there is none. Git skips an incomplete `.git` directory. Only an attacker has reason to create one,
     /// so it counts as the task's.
     fn repository_at(&self, level: &Path) -> Option<bool> {
@@ -176,8 +180,8 @@ impl Repositories {
         };
         let dot_git = level.join(".git");
         match self.kind(&dot_git) {
-            Ok(Kind::Cwd) => Some(self.is_other_git_dir(&dot_git)),
-            Ok(Kind::File) => Some(self.is_pointer_elsewhere(&dot_git)),
+            Ok(Kind::Directory) => Some(self.is_other_git_dir(&dot_git)),
+            Ok(Kind::File) => Some(self.points_to_other_repository(&dot_git)),
             found if !is_missing(&found) => Some(false),
             // Git treats no directory without `HEAD` as a repository.
             _ if is_missing(&self.kind(&level.join("HEAD"))) => None,
@@ -185,8 +189,8 @@ impl Repositories {
         }
     }
 
-    /// Whether a directory is a complete git directory that lies entirely in the run's own directories and shares
-    /// nothing with the task's. The conditions are those of git (`is_git_directory`), and stricter: no symlinks.
+    /// Whether a directory is a complete git directory that is entirely below directories the run may write to, and
+    /// shares nothing with the task's. The conditions are those of git (`is_git_directory`), but without symlinks.
     fn is_other_git_dir(&self, git_dir: &Path) -> bool {
         let common_dir = match self.read_small(&git_dir.join("commondir")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => git_dir.to_path_buf(),
@@ -197,7 +201,7 @@ impl Repositories {
                 if target.is_empty() || target.contains(&0) || strip_newlines(&text) != target {
                     return false;
                 }
-                let Some(real) = self.real(&git_dir.join(OsStr::from_bytes(target))) else { return false };
+                let Some(real) = self.resolve(&git_dir.join(OsStr::from_bytes(target))) else { return false };
                 // Git never creates a `commondir` that leads to another `commondir`.
                 let leads_on = self.kind(&real.join("commondir"));
                 if !leads_on.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
@@ -213,19 +217,20 @@ impl Repositories {
                 nix::unistd::faccessat(nix::fcntl::AT_FDCWD, path.as_str(), flags.0, flags.1).is_ok()
             })
         };
-        let is_folder = |path: &Path| matches!(self.kind(path), Ok(Kind::Cwd)) && is_searchable(path);
+        let is_directory =
+            |path: &Path| matches!(self.kind(path), Ok(Kind::Directory)) && is_searchable(path);
         let has_head = self.read_small(&git_dir.join("HEAD")).is_ok_and(|text| is_head(&text));
         has_head
-            && [git_dir, &common_dir]
-                .iter()
-                .all(|path| self.is_own(path) && self.is_unrelated(path) && self.has_no_links(path))
-            && is_folder(&common_dir.join("objects"))
-            && is_folder(&common_dir.join("refs"))
+            && [git_dir, &common_dir].iter().all(|path| {
+                self.is_in_writable_directory(path) && self.is_unrelated(path) && self.has_no_links(path)
+            })
+            && is_directory(&common_dir.join("objects"))
+            && is_directory(&common_dir.join("refs"))
     }
 
-    /// Whether a directory is neither the task's git directory, nor inside it, nor one of its parents.
+    /// Whether a directory is neither the task's git directory, nor inside it, nor one of its ancestors.
     fn is_unrelated(&self, path: &Path) -> bool {
-        let Some(tasks) = &self.git_folder else { return true };
+        let Some(tasks) = &self.git_directory else { return true };
         let identity = |path: &Path| {
             let found = nix::sys::stat::fstat(self.open(path, true).ok()?).ok()?;
             Some((found.st_dev, found.st_ino))
@@ -235,14 +240,14 @@ impl Repositories {
         !path.starts_with(tasks) && !tasks.starts_with(path) && !is_same
     }
 
-    /// Whether no part of the git directory through which git writes is a symlink.
+    /// Whether no part of a git directory that git writes to is a symlink.
     fn has_no_links(&self, git_dir: &Path) -> bool {
         let parts =
             ["HEAD", "config", "config.worktree", "index", "logs", "objects", "packed-refs", "reftable"];
-        if parts.iter().any(|part| matches!(self.kind(&git_dir.join(part)), Ok(Kind::Else))) {
+        if parts.iter().any(|part| matches!(self.kind(&git_dir.join(part)), Ok(Kind::Other))) {
             return false;
         }
-        let mut left = MOST_REFS;
+        let mut left = MAX_REFS;
         let mut directories = vec![git_dir.join("refs")];
         while let Some(directory) = directories.pop() {
             let fd = match self.open(&directory, false) {
@@ -267,12 +272,12 @@ impl Repositories {
         true
     }
 
-    fn is_own(&self, path: &Path) -> bool {
+    fn is_in_writable_directory(&self, path: &Path) -> bool {
         self.writable.iter().any(|root| path.starts_with(root))
     }
 
-    /// Resolves a path; the part that does not exist yet stays as written.
-    fn real(&self, place: &Path) -> Option<PathBuf> {
+    /// Resolves a path for the run. The part that does not exist yet stays as written.
+    fn resolve(&self, place: &Path) -> Option<PathBuf> {
         for level in place.ancestors() {
             match self.open(level, true) {
                 Ok(fd) => {
@@ -293,7 +298,7 @@ impl Repositories {
 
     fn open(&self, path: &Path, follow: bool) -> io::Result<OwnedFd> {
         let root = self.root.get().ok_or(io::ErrorKind::NotConnected)?;
-        let walk = if self.has_view { Walk::InRoot } else { Walk::NoMagic };
+        let walk = if self.has_mount_namespace { Walk::InRoot } else { Walk::NoMagic };
         open_in(root.as_fd(), &CString::new(path.as_os_str().as_bytes())?, walk, follow)
     }
 
@@ -302,8 +307,8 @@ impl Repositories {
         let found = nix::sys::stat::fstat(&fd)?;
         Ok(match found.st_mode & libc::S_IFMT {
             libc::S_IFREG => Kind::File,
-            libc::S_IFDIR => Kind::Cwd,
-            _ => Kind::Else,
+            libc::S_IFDIR => Kind::Directory,
+            _ => Kind::Other,
         })
     }
 
@@ -317,20 +322,20 @@ impl Repositories {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         let mut text = Vec::new();
-        opened.take(LONGEST_POINTER + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > LONGEST_POINTER { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text) }
+        opened.take(MAX_POINTER_FILE + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MAX_POINTER_FILE { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text) }
     }
 
     /// Whether a `.git` file points to a git directory that is not the task's.
-    fn is_pointer_elsewhere(&self, file: &Path) -> bool {
+    fn points_to_other_repository(&self, file: &Path) -> bool {
         let Ok(text) = self.read_small(file) else { return false };
         // Exactly one space: a second one is part of the path.
         let Some(target) = strip_newlines(&text).strip_prefix(b"gitdir: ") else { return false };
         if target.is_empty() || target.contains(&0) {
             return false;
         }
-        let Some(folder) = file.parent() else { return false };
-        let target = self.real(&folder.join(OsStr::from_bytes(target)));
+        let Some(directory) = file.parent() else { return false };
+        let target = self.resolve(&directory.join(OsStr::from_bytes(target)));
         target.is_some_and(|target| self.is_other_git_dir(&target))
     }
 }
@@ -354,6 +359,6 @@ fn is_head(text: &[u8]) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     File,
-    Cwd,
-    Else,
+    Directory,
+    Other,
 }

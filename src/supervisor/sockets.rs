@@ -19,11 +19,11 @@ use nix::sys::socket::{SockaddrStorage, getpeername, getsockopt, setsockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde::Serialize;
 
-use super::event_loop::{AsyncReply, AsyncResult, Supervisor, folder_of};
+use super::event_loop::{AsyncReply, AsyncResult, Supervisor, cwd_of};
 use super::shim::protocol::CONTROL_NAME;
 use crate::decide::NetworkRefusal;
 use crate::egress::{Peer, Purpose};
-use crate::policy::{Host, plain};
+use crate::policy::{Host, unmap_ipv4};
 use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::socket;
@@ -33,17 +33,17 @@ use crate::transcript::EventType;
 #[derive(Debug, Default)]
 pub(crate) struct BoundSockets {
     inodes: HashSet<u64>,
-    /// From the name the kernel reports for a unix socket to the path the run used.
+    /// Maps the name that the kernel reports for a unix socket to the path that the run bound.
     names: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-/// A no-op path fragment that is unique for each number: its binary digits as `/` and `/.`.
-fn mark(number: usize) -> String {
+/// A path fragment that has no effect on resolution and is unique for each number: its binary digits as `/` and `/.`.
+fn unique_path_fragment(number: usize) -> String {
     let digits = (0..usize::BITS - number.leading_zeros()).rev();
     digits.map(|digit| if number >> digit & 1 == 1 { "/." } else { "/" }).collect()
 }
 
-/// The set is cleared when it reaches this size.
+/// Limit on remembered bound sockets. The supervisor forgets all of them when it is reached.
 const MOST_SERVERS: usize = 10_000;
 
 /// The largest address the kernel accepts.
@@ -53,7 +53,7 @@ const MOST_WAITING: usize = 256;
 
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// What a socket address refers to.
+/// What a raw socket address refers to.
 enum Target {
     /// A unix socket at a path, as the caller wrote it.
     UnixPath(Vec<u8>),
@@ -104,14 +104,14 @@ const NAME_SERVICE: u16 = 53;
 /// Read at most this much of `/etc/resolv.conf`.
 const LONGEST_CONFIGURATION: u64 = 64 << 10;
 
-/// Whether C libraries send DNS queries to this address: `/etc/resolv.conf` lists it, or it is the default. Read
-/// every time, because the file changes with the machine's networks.
+/// Whether C libraries send DNS queries to this address: `/etc/resolv.conf` lists it, or it is the default, 127.0.0.1.
+/// The file is read every time, because it changes with the machine's networks.
 fn is_name_server(ip: IpAddr) -> bool {
     let mut text = String::new();
     if let Ok(file) = std::fs::File::open("/etc/resolv.conf") {
         let _ = file.take(LONGEST_CONFIGURATION).read_to_string(&mut text);
     }
-    let ip = plain(ip);
+    let ip = unmap_ipv4(ip);
     ip == Ipv4Addr::LOCALHOST || name_servers(&text).any(|server| server == ip)
 }
 
@@ -120,7 +120,7 @@ fn name_servers(configuration: &str) -> impl Iterator<Item = IpAddr> {
         let address = line.trim_start().strip_prefix("nameserver")?;
         let address = address.strip_prefix([' ', '\t'])?.split_whitespace().next()?;
         // Drop the interface of a link-local address.
-        address.split('%').next()?.parse().ok().map(plain)
+        address.split('%').next()?.parse().ok().map(unmap_ipv4)
     })
 }
 
@@ -132,9 +132,9 @@ fn mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The loopback address to bind instead of the requested one; `None` for addresses of other interfaces. A dual-stack
+/// The loopback address to bind instead of the requested one; `None` for an address of another interface. A dual-stack
 /// `::` becomes 127.0.0.1: most clients use that, and those that use `localhost` try both.
-fn narrowed(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
+fn loopback_instead_of(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
     let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), at.port());
     match at.ip() {
         ip if is_loopback(ip) => Some(at),
@@ -152,54 +152,56 @@ fn narrowed(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
 type Refusal<'r> = (&'static str, &'r str);
 
 const UNIX_OUTSIDE: Refusal<'_> =
-    ("sandbox.unix", "Sockets outside the task's own directories lead to other programs of the user.");
-const UNIX_ABSTRACT: Refusal<'_> = ("sandbox.unix", "Abstract sockets lead to other programs of the user.");
-const NETWORK: Refusal<'_> = ("sandbox.network", "The policy grants no network there.");
-const ELSEWHERE: Refusal<'_> = ("sandbox.network", "Servers of the run listen on loopback only.");
+    ("sandbox.unix", "Unix sockets outside the run's own directories belong to other programs of the user.");
+const UNIX_ABSTRACT: Refusal<'_> =
+    ("sandbox.unix", "Abstract unix sockets can belong to other programs of the user.");
+const NETWORK: Refusal<'_> = ("sandbox.network", "The policy does not allow connections to this address.");
+const NOT_LOOPBACK: Refusal<'_> =
+    ("sandbox.network", "Programs of the run may listen on loopback only, not on other interfaces.");
 const ANY_PORT: Refusal<'_> =
-    ("sandbox.network", "The policy lets servers listen on ports of any number only with `loopback = true`.");
-const FAMILY: Refusal<'_> = ("sandbox.network", "Sockets of this kind are not part of the task.");
+    ("sandbox.network", "Listening on a port that the kernel chooses needs `loopback = true` in the policy.");
+const FAMILY: Refusal<'_> = ("sandbox.network", "Runs cannot use sockets of this address family.");
 
 impl Supervisor {
-    /// The caller's socket and the address it passed.
+    /// A duplicate of the caller's socket, and the raw address it passed.
     fn socket_call(&mut self, notification: &Notification) -> io::Result<(OwnedFd, Vec<u8>)> {
         let [_, address, length, ..] = notification.arguments;
         let length = (length as u32) as usize;
         if length > LONGEST_ADDRESS {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        self.remote.attach(notification.tid);
-        let address = self.remote.bytes(address, length)?;
+        self.process_memory.attach(notification.tid);
+        let address = self.process_memory.bytes(address, length)?;
         Ok((self.socket(notification)?, address))
     }
 
-    /// The caller's socket.
+    /// A duplicate of the caller's socket.
     fn socket(&mut self, notification: &Notification) -> io::Result<OwnedFd> {
-        self.descriptor(notification, notification.arguments[0] as i32)
+        self.duplicate_descriptor(notification, notification.arguments[0] as i32)
     }
 
-    /// Handles a connect; `None` if the reply follows later.
+    /// Handles a connect. Returns `None` if the reply follows later.
     pub(crate) fn connect(&mut self, notification: &Notification) -> Option<Reply> {
         let (fd, address) = match self.socket_call(notification) {
             Ok(call) => call,
-            Err(error) => return Some(failed(&error)),
+            Err(error) => return Some(error_reply(&error)),
         };
         let Some(target) = target(&address) else { return Some(Reply::Error(libc::EINVAL)) };
         match target {
             Target::UnixPath(path) => self.connect_unix(notification, fd, &path),
             Target::UnixAbstract => {
-                Some(self.refuse_socket(notification, "connect", "an abstract socket", UNIX_ABSTRACT))
+                Some(self.deny_socket_call(notification, "connect", "an abstract socket", UNIX_ABSTRACT))
             }
             Target::Internet(to) => self.connect_internet(notification, fd, address, to),
-            Target::Unspecified => Some(done(socket::connect(fd.as_fd(), &address))),
+            Target::Unspecified => Some(reply_for(socket::connect(fd.as_fd(), &address))),
             Target::Route | Target::Other => {
-                Some(self.refuse_socket(notification, "connect", "another kind of socket", FAMILY))
+                Some(self.deny_socket_call(notification, "connect", "an address of another family", FAMILY))
             }
         }
     }
 
-    /// Connects to an egress listener of guard, to a server of the run, or through the proxy to a host the policy
-    /// allows.
+    /// Connects the caller's socket to an egress listener, to a server of the run, or (through the proxy) to a host that
+    /// the policy allows. Denies everything else.
     fn connect_internet(
         &mut self,
         notification: &Notification,
@@ -207,57 +209,57 @@ impl Supervisor {
         address: Vec<u8>,
         to: SocketAddr,
     ) -> Option<Reply> {
-        let doors = self.setting.doors.clone();
-        if doors.lead_to(to) {
-            return self.connect_to_door(notification, fd, address, Purpose::Listener);
+        let peer_registry = self.config.peer_registry.clone();
+        if peer_registry.is_listener(to) {
+            return self.connect_to_listener(notification, fd, address, Purpose::Listener);
         }
-        if is_loopback(to.ip()) && to.port() == self.setting.canary_port {
+        if is_loopback(to.ip()) && to.port() == self.config.canary_port {
             // The canary. Denied, but not recorded as an action of the agent.
             return Some(Reply::Error(libc::EACCES));
         }
-        if let Some(server) = self.own_server(to) {
-            self.note(EventType::Connect, notification.tid, &to.to_string());
+        if let Some(server) = self.run_server_address(to) {
+            self.record_socket_call(EventType::Connect, notification.tid, &to.to_string());
             let address = if server == to { address } else { socket::internet_address(server) };
             return self.connect_later(notification, fd, address, None);
         }
         let purpose = if to.port() == NAME_SERVICE && is_name_server(to.ip()) {
             Purpose::Lookup
         } else {
-            let host = doors.host_at(to.ip());
-            match (self.setting.rules.judge_connect(&host, to.port()), &host) {
+            let host = peer_registry.host_at(to.ip());
+            match (self.config.rules.judge_connect(&host, to.port()), &host) {
                 (Ok(()), _) => Purpose::Direct(host, to.port()),
                 (Err(_), Host::Address(_)) => {
-                    doors.count_refused(&host.to_string(), to.port());
-                    return Some(self.refuse_socket(notification, "connect", &to.to_string(), NETWORK));
+                    peer_registry.count_refused(&host.to_string(), to.port());
+                    return Some(self.deny_socket_call(notification, "connect", &to.to_string(), NETWORK));
                 }
                 (Err(refusal), Host::Name(name)) => {
-                    doors.count_refused(name, to.port());
-                    self.refuse_host(notification.tid, name, to.port(), &refusal);
+                    peer_registry.count_refused(name, to.port());
+                    self.record_denied_host(notification.tid, name, to.port(), &refusal);
                     return Some(Reply::Error(libc::EACCES));
                 }
             }
         };
         let proxy = match to.ip() {
-            IpAddr::V4(_) => doors.proxy(),
-            IpAddr::V6(_) => mapped(doors.proxy()),
+            IpAddr::V4(_) => peer_registry.proxy(),
+            IpAddr::V6(_) => mapped(peer_registry.proxy()),
         };
-        self.connect_to_door(notification, fd, socket::internet_address(proxy), purpose)
+        self.connect_to_listener(notification, fd, socket::internet_address(proxy), purpose)
     }
 
-    /// Records a denied host of a program without proxy support, as the proxy does.
-    fn refuse_host(&mut self, tid: i32, host: &str, port: u16, refusal: &NetworkRefusal) {
+    /// Records the denied connect of a program without proxy support in the same form as the proxy would.
+    fn record_denied_host(&mut self, tid: i32, host: &str, port: u16, refusal: &NetworkRefusal) {
         self.counts.refusals += 1;
         let what = format!("connect to {host}:{port}");
         let NetworkRefusal { rule, reason, .. } = refusal;
         let data = serde_json::json!({
             "pid": tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason,
         });
-        self.setting.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
+        self.config.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 
-    /// Connects to an egress listener and registers the local port, so that the listener can tell the run from other
-    /// clients.
-    fn connect_to_door(
+    /// Connects to an egress listener and announces the local address, so that the listener knows that the connection
+    /// comes from the run.
+    fn connect_to_listener(
         &mut self,
         notification: &Notification,
         fd: OwnedFd,
@@ -268,16 +270,17 @@ impl Supervisor {
             Target::Internet(from) if from.port() != 0 => Some(from),
             _ => None,
         };
-        let visitor = Peer { tid: notification.tid };
-        let reply = self.setting.doors.announce(visitor, purpose, || {
-            // Do not register a socket that is already connected, or a connect that fails: the next user of that
+        let peer = Peer { tid: notification.tid };
+        let reply = self.config.peer_registry.announce(peer, purpose, || {
+            // Do not announce a socket that is already connected, or a connect that fails: the next process with that
             // local port would be taken for the run.
-            let is_there = getpeername::<SockaddrStorage>(fd.as_raw_fd()).is_ok();
+            let was_connected = getpeername::<SockaddrStorage>(fd.as_raw_fd()).is_ok();
             let reply = connect_at_once(fd.as_fd(), &address);
-            let comes = matches!(reply, None | Some(Reply::Value(_) | Reply::Error(libc::EINPROGRESS)));
-            (reply, local(&fd).filter(|_| comes && !is_there))
+            let is_connecting =
+                matches!(reply, None | Some(Reply::Value(_) | Reply::Error(libc::EINPROGRESS)));
+            (reply, local(&fd).filter(|_| is_connecting && !was_connected))
         });
-        // The accept queue is full. The connection is registered by now and continues on another thread.
+        // The accept queue is full. The connection is announced by now and continues on another thread.
         reply.or_else(|| self.connect_later(notification, fd, address, None))
     }
 
@@ -285,13 +288,13 @@ impl Supervisor {
         let is_control = path == CONTROL_NAME.as_bytes();
         let object = if is_control {
             // The control socket, recognised by its name alone, whatever file the caller has at that path.
-            open_below(fd.as_fd(), self.setting.control.as_os_str().as_bytes(), true)
+            open_below(fd.as_fd(), self.config.control.as_os_str().as_bytes(), true)
         } else {
-            self.open_server(notification, path)
+            self.open_unix_socket(notification, path)
         };
         let object = match object {
             Ok(object) => object,
-            Err(error) => return Some(failed(&error)),
+            Err(error) => return Some(error_reply(&error)),
         };
         // Connect through the descriptor, so that the judged object is the one connected to.
         let through = format!("/proc/self/fd/{}", object.as_raw_fd());
@@ -306,25 +309,25 @@ impl Supervisor {
         } else if !self.is_waiting(notification) {
             // The thread id may have been reused while the path was opened.
             return None;
-        } else if self.identities.is_own(notification.tid, object.as_fd()) {
-            self.note(EventType::Connect, notification.tid, &String::from_utf8_lossy(path));
+        } else if self.identities.is_in_writable_mount(notification.tid, object.as_fd()) {
+            self.record_socket_call(EventType::Connect, notification.tid, &String::from_utf8_lossy(path));
         } else {
             let shown = String::from_utf8_lossy(path);
-            return Some(self.refuse_socket(notification, "connect", &shown, UNIX_OUTSIDE));
+            return Some(self.deny_socket_call(notification, "connect", &shown, UNIX_OUTSIDE));
         }
         self.connect_later(notification, fd, address, Some(object))
     }
 
-    /// Opens the unix socket that a path means to the caller.
-    fn open_server(&mut self, notification: &Notification, path: &[u8]) -> io::Result<OwnedFd> {
-        let known = self.servers.names.get(path).map_or(path, Vec::as_slice);
+    /// Opens the unix socket at a path, with the meaning the path has for the caller.
+    fn open_unix_socket(&mut self, notification: &Notification, path: &[u8]) -> io::Result<OwnedFd> {
+        let known = self.bound_sockets.names.get(path).map_or(path, Vec::as_slice);
         // An absolute path needs no current directory.
-        let folder = if known.starts_with(b"/") { Some("/".into()) } else { folder_of(notification.tid) };
-        let folder = folder.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        self.identities.open(notification.tid, &folder, known, true)
+        let cwd = if known.starts_with(b"/") { Some("/".into()) } else { cwd_of(notification.tid) };
+        let cwd = cwd.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        self.identities.open(notification.tid, &cwd, known, true)
     }
 
-    /// Connects on a separate thread if the connect may block.
+    /// Connects; on a separate thread if the connect would block.
     fn connect_later(
         &mut self,
         notification: &Notification,
@@ -342,10 +345,10 @@ impl Supervisor {
             WAITING.fetch_sub(1, Ordering::AcqRel);
             return Some(Reply::Error(libc::EAGAIN));
         }
-        let (sender, wake) = self.later();
+        let (sender, wake) = self.async_reply_sender();
         let id = notification.id;
         let work = move || {
-            let result = AsyncResult::Reply(done(socket::connect(fd.as_fd(), &address)));
+            let result = AsyncResult::Reply(reply_for(socket::connect(fd.as_fd(), &address)));
             drop(object);
             WAITING.fetch_sub(1, Ordering::AcqRel);
             let _ = sender.send(AsyncReply { id, result });
@@ -364,28 +367,28 @@ impl Supervisor {
     pub(crate) fn bind(&mut self, notification: &Notification) -> Option<Reply> {
         let (fd, address) = match self.socket_call(notification) {
             Ok(call) => call,
-            Err(error) => return Some(failed(&error)),
+            Err(error) => return Some(error_reply(&error)),
         };
         let Some(target) = target(&address) else { return Some(Reply::Error(libc::EINVAL)) };
         Some(match target {
             Target::UnixPath(path) => self.bind_unix(notification, fd.as_fd(), &path),
             Target::UnixAbstract => {
-                self.refuse_socket(notification, "bind", "an abstract socket", UNIX_ABSTRACT)
+                self.deny_socket_call(notification, "bind", "an abstract socket", UNIX_ABSTRACT)
             }
             Target::Internet(at) => self.bind_internet(notification, fd.as_fd(), &address, at),
-            Target::Route => done(socket::bind(fd.as_fd(), &address)),
+            Target::Route => reply_for(socket::bind(fd.as_fd(), &address)),
             Target::Unspecified | Target::Other => {
-                self.refuse_socket(notification, "bind", "another kind of socket", FAMILY)
+                self.deny_socket_call(notification, "bind", "an address of another family", FAMILY)
             }
         })
     }
 
-    /// Whether a server of the run may use this loopback port.
+    /// Whether programs of the run may listen on this loopback port.
     fn may_listen(&self, port: u16) -> bool {
-        self.setting.loopback || self.setting.listen.contains(&port)
+        self.config.loopback || self.config.listen.contains(&port)
     }
 
-    /// Binds on loopback only; a wildcard address is narrowed to loopback.
+    /// Binds a socket on loopback. Replaces a wildcard address by loopback, and denies other addresses.
     fn bind_internet(
         &mut self,
         notification: &Notification,
@@ -393,48 +396,55 @@ impl Supervisor {
         address: &[u8],
         at: SocketAddr,
     ) -> Reply {
-        let narrowed = narrowed(fd, at);
+        let narrowed = loopback_instead_of(fd, at);
         match narrowed {
             Some(narrowed) if self.may_listen(at.port()) => {
                 if narrowed == at {
-                    self.note(EventType::Bind, notification.tid, &at.to_string());
+                    self.record_socket_call(EventType::Bind, notification.tid, &at.to_string());
                     return self.bind_port(fd, address);
                 }
-                self.note(EventType::Bind, notification.tid, &format!("{at}, narrowed to {narrowed}"));
+                self.record_socket_call(
+                    EventType::Bind,
+                    notification.tid,
+                    &format!("{at}, bound to {narrowed} instead"),
+                );
                 self.bind_port(fd, &socket::internet_address(narrowed))
             }
-            None => self.refuse_socket(notification, "bind", &at.to_string(), ELSEWHERE),
-            Some(_) if at.port() == 0 => self.refuse_socket(notification, "bind", &at.to_string(), ANY_PORT),
+            None => self.deny_socket_call(notification, "bind", &at.to_string(), NOT_LOOPBACK),
+            Some(_) if at.port() == 0 => {
+                self.deny_socket_call(notification, "bind", &at.to_string(), ANY_PORT)
+            }
             Some(_) => {
                 let reason = format!(
-                    "The policy lets no server listen there; `--listen {0}` or `[network] listen = [{0}]` would.",
+                    "The policy does not allow listening on this port; use `--listen {0}` or `[network] listen = [{0}]`.",
                     at.port()
                 );
-                self.refuse_socket(notification, "bind", &at.to_string(), (NETWORK.0, &reason))
+                self.deny_socket_call(notification, "bind", &at.to_string(), (NETWORK.0, &reason))
             }
         }
     }
 
-    /// The address at which a server of the run would receive this connection, if it may have one there.
-    fn own_server(&self, to: SocketAddr) -> Option<SocketAddr> {
+    /// The address to connect to, if a server of the run listens there and the policy allows it; otherwise `None`.
+    fn run_server_address(&self, to: SocketAddr) -> Option<SocketAddr> {
         if !is_loopback(to.ip()) || !self.may_listen(to.port()) {
             return None;
         }
-        if self.is_own_server(to) {
+        if self.is_run_server(to) {
             return Some(to);
         }
-        // A server that asked for `::` was narrowed to 127.0.0.1.
+        // A server that requested `::` was bound to 127.0.0.1.
         let other = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), to.port());
-        (to.ip() == Ipv6Addr::LOCALHOST && self.is_own_server(other)).then(|| mapped(other))
+        (to.ip() == Ipv6Addr::LOCALHOST && self.is_run_server(other)).then(|| mapped(other))
     }
 
-    /// Whether this connection would reach a socket bound by the run, and not one of somebody else on the same port.
-    fn is_own_server(&self, to: SocketAddr) -> bool {
+    /// Whether this connection would reach a socket that the run has bound, and not one of another program on the same
+    /// port.
+    fn is_run_server(&self, to: SocketAddr) -> bool {
         let to = match to.ip() {
             IpAddr::V6(ip) => SocketAddr::new(ip.to_ipv4_mapped().map_or(to.ip(), IpAddr::V4), to.port()),
             IpAddr::V4(_) => to,
         };
-        socket::listener_at(to).is_ok_and(|inode| inode != 0 && self.servers.inodes.contains(&inode))
+        socket::listener_at(to).is_ok_and(|inode| inode != 0 && self.bound_sockets.inodes.contains(&inode))
     }
 
     fn bind_port(&mut self, fd: BorrowedFd<'_>, address: &[u8]) -> Reply {
@@ -442,18 +452,18 @@ impl Supervisor {
         if bound.is_ok()
             && let Ok(found) = nix::sys::stat::fstat(fd)
         {
-            if self.servers.inodes.len() >= MOST_SERVERS {
-                self.servers.inodes.clear();
+            if self.bound_sockets.inodes.len() >= MOST_SERVERS {
+                self.bound_sockets.inodes.clear();
             }
-            self.servers.inodes.insert(found.st_ino);
+            self.bound_sockets.inodes.insert(found.st_ino);
         }
-        done(bound)
+        reply_for(bound)
     }
 
     fn bind_unix(&mut self, notification: &Notification, fd: BorrowedFd<'_>, path: &[u8]) -> Reply {
         let shown = String::from_utf8_lossy(path).into_owned();
-        let Some(folder) = folder_of(notification.tid) else { return Reply::Error(libc::ESRCH) };
-        let full = folder.join(OsStr::from_bytes(path));
+        let Some(cwd) = cwd_of(notification.tid) else { return Reply::Error(libc::ESRCH) };
+        let full = cwd.join(OsStr::from_bytes(path));
         let (Some(parent), Some(name)) = (full.parent(), full.file_name()) else {
             return Reply::Error(libc::EINVAL);
         };
@@ -461,51 +471,57 @@ impl Supervisor {
             match self.identities.open(notification.tid, Path::new("/"), parent.as_os_str().as_bytes(), true)
             {
                 Ok(object) => object,
-                Err(error) => return failed(&error),
+                Err(error) => return error_reply(&error),
             };
         if !self.is_waiting(notification) {
             // The thread id may have been reused while the path was opened. The caller is gone, so the reply does not
             // matter.
             return Reply::Error(libc::ESRCH);
         }
-        if !self.identities.is_own(notification.tid, object.as_fd()) {
-            return self.refuse_socket(notification, "bind", &shown, UNIX_OUTSIDE);
+        if !self.identities.is_in_writable_mount(notification.tid, object.as_fd()) {
+            return self.deny_socket_call(notification, "bind", &shown, UNIX_OUTSIDE);
         }
         // `getsockname` reports the path that was bound. A unique path per socket keeps them apart, and `names` maps
         // it back to the path the run used.
-        if self.servers.names.len() >= MOST_SERVERS {
-            self.servers.names.clear();
+        if self.bound_sockets.names.len() >= MOST_SERVERS {
+            self.bound_sockets.names.clear();
         }
-        let mark = mark(self.servers.names.len());
+        let mark = unique_path_fragment(self.bound_sockets.names.len());
         let mut through = format!("/proc/self/fd/{}{mark}/", object.as_raw_fd()).into_bytes();
         through.extend_from_slice(name.as_bytes());
         let Some(address) = socket::unix_address(&through) else { return Reply::Error(libc::ENAMETOOLONG) };
-        self.note(EventType::Bind, notification.tid, &shown);
+        self.record_socket_call(EventType::Bind, notification.tid, &shown);
         let bound = socket::bind(fd, &address);
         if bound.is_ok() {
-            self.servers.names.insert(through, full.into_os_string().into_encoded_bytes());
+            self.bound_sockets.names.insert(through, full.into_os_string().into_encoded_bytes());
         }
-        done(bound)
+        reply_for(bound)
     }
 
-    /// Handles a listen. Only a socket bound by the supervisor may listen: an unbound one would get a port on every
+    /// Handles a listen. Only a socket that the supervisor has bound may listen. An unbound one would listen on every
     /// address, and so would one that was connected and disconnected, which keeps its port.
     pub(crate) fn listen(&mut self, notification: &Notification) -> Option<Reply> {
         let [_, backlog, ..] = notification.arguments;
         let fd = match self.socket(notification) {
             Ok(fd) => fd,
-            Err(error) => return Some(failed(&error)),
+            Err(error) => return Some(error_reply(&error)),
         };
         let local = socket::local_address(fd.as_fd()).unwrap_or_default();
         if let Some(Target::Internet(_)) = target(&local)
-            && !nix::sys::stat::fstat(&fd).is_ok_and(|found| self.servers.inodes.contains(&found.st_ino))
+            && !nix::sys::stat::fstat(&fd)
+                .is_ok_and(|found| self.bound_sockets.inodes.contains(&found.st_ino))
         {
-            return Some(self.refuse_socket(notification, "listen", "a port of any number", ANY_PORT));
+            return Some(self.deny_socket_call(
+                notification,
+                "listen",
+                "a port that the kernel chooses",
+                ANY_PORT,
+            ));
         }
-        Some(done(socket::listen(fd.as_fd(), backlog as i32)))
+        Some(reply_for(socket::listen(fd.as_fd(), backlog as i32)))
     }
 
-    fn refuse_socket(
+    fn deny_socket_call(
         &mut self,
         notification: &Notification,
         call: &str,
@@ -514,12 +530,12 @@ impl Supervisor {
     ) -> Reply {
         let (rule, reason) = refusal;
         let event = if call == "connect" { EventType::DenyConnect } else { EventType::DenyBind };
-        self.refuse(event, notification.tid, &format!("{call} to {to}"), rule, reason);
+        self.record_denial_by_sandbox(event, notification.tid, &format!("{call} to {to}"), rule, reason);
         Reply::Error(libc::EACCES)
     }
 
-    fn note(&self, event_type: EventType, tid: i32, to: &str) {
-        self.setting.recorder.record(event_type, to, &SocketData { pid: tid, to });
+    fn record_socket_call(&self, event_type: EventType, tid: i32, to: &str) {
+        self.config.recorder.record(event_type, to, &SocketData { pid: tid, to });
     }
 }
 
@@ -529,15 +545,15 @@ struct SocketData<'a> {
     to: &'a str,
 }
 
-/// How long the supervisor may block on one connect.
+/// How long the supervisor thread may block on one connect.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
-/// Connects without blocking, which succeeds locally unless the peer's queue is full. `None` if it would block: a
-/// second connect on the same socket then continues where this one stopped.
+/// Connects almost without blocking. A local connect succeeds at once unless the accept queue of the peer is full.
+/// Returns `None` if it would block; a second connect on the same socket then continues where this one stopped.
 fn connect_at_once(fd: BorrowedFd<'_>, address: &[u8]) -> Option<Reply> {
     let flags = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_GETFL).unwrap_or(0);
     if flags & libc::O_NONBLOCK != 0 {
-        return Some(done(socket::connect(fd, address)));
+        return Some(reply_for(socket::connect(fd, address)));
     }
     let before = getsockopt(&fd, SendTimeout).ok()?;
     let brief = TimeVal::microseconds(AT_ONCE.as_micros() as i64);
@@ -546,25 +562,25 @@ fn connect_at_once(fd: BorrowedFd<'_>, address: &[u8]) -> Option<Reply> {
     let _ = setsockopt(&fd, SendTimeout, &before);
     match result.as_ref().err().and_then(io::Error::raw_os_error) {
         Some(libc::EAGAIN | libc::EINPROGRESS | libc::EALREADY) => None,
-        _ => Some(done(result)),
+        _ => Some(reply_for(result)),
     }
 }
 
-fn done(result: io::Result<()>) -> Reply {
+fn reply_for(result: io::Result<()>) -> Reply {
     match result {
         Ok(()) => Reply::Value(0),
-        Err(error) => failed(&error),
+        Err(error) => error_reply(&error),
     }
 }
 
-fn failed(error: &io::Error) -> Reply {
+fn error_reply(error: &io::Error) -> Reply {
     Reply::Error(error.raw_os_error().unwrap_or(libc::EACCES))
 }
 
 /// Opens a path below a directory with `O_PATH`.
-pub(crate) fn open_below(folder: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
+pub(crate) fn open_below(directory: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
-    open_in(folder, &path, Walk::NoMagic, follow)
+    open_in(directory, &path, Walk::NoMagic, follow)
 }
 
 #[cfg(test)]

@@ -9,21 +9,26 @@ use super::{check, check_int};
 /// How [`open_in`] resolves a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Walk {
-    /// Normal resolution, but magic links (`/proc/self/fd/3`), whose meaning depends on the process, are refused.
+    /// Normal resolution, but it fails at magic links (`/proc/self/fd/3`), whose meaning depends on the process.
     NoMagic,
-    /// The directory acts as the root: absolute paths and symlinks start there, `..` stops there, magic links are
-    /// refused.
+    /// The directory acts as the root: absolute paths and symlinks start there, and `..` stops there. Fails at magic
+    /// links.
     InRoot,
 }
 
 /// Opens a path with `O_PATH`, relative to a directory.
-pub fn open_in(folder: BorrowedFd<'_>, path: &CStr, walk: Walk, follow: bool) -> io::Result<OwnedFd> {
+pub fn open_in(directory: BorrowedFd<'_>, path: &CStr, walk: Walk, follow: bool) -> io::Result<OwnedFd> {
     let nofollow = if follow { 0 } else { libc::O_NOFOLLOW };
-    open_how(folder, path, libc::O_PATH | libc::O_CLOEXEC | nofollow, walk)
+    open_with_flags(directory, path, libc::O_PATH | libc::O_CLOEXEC | nofollow, walk)
 }
 
 /// Opens a path with the given flags, relative to a directory.
-pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> io::Result<OwnedFd> {
+pub fn open_with_flags(
+    directory: BorrowedFd<'_>,
+    path: &CStr,
+    flags: i32,
+    walk: Walk,
+) -> io::Result<OwnedFd> {
     // SAFETY: plain integers: all-zero is a valid value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = flags as u64;
@@ -37,7 +42,7 @@ pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> 
         let opened = check(unsafe {
             libc::syscall(
                 libc::SYS_openat2,
-                folder.as_raw_fd(),
+                directory.as_raw_fd(),
                 path.as_ptr(),
                 &raw const how,
                 size_of::<libc::open_how>(),
@@ -45,7 +50,7 @@ pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> 
         });
         match opened {
             // `openat2` fails with EAGAIN if anything was renamed or mounted while it resolved a `..`.
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < MOST_TRIES => tries += 1,
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < MAX_TRIES => tries += 1,
             opened => break opened?,
         }
     };
@@ -54,7 +59,7 @@ pub fn open_how(folder: BorrowedFd<'_>, path: &CStr, flags: i32, walk: Walk) -> 
 }
 
 /// Limit on retries, so that a process that renames files in a loop cannot block the caller forever.
-const MOST_TRIES: usize = 1000;
+const MAX_TRIES: usize = 1000;
 
 const EMPTY: &CStr = c"";
 
@@ -74,7 +79,7 @@ pub fn chown(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
         .map(drop)
 }
 
-/// Changes access and modification time; `None` means now.
+/// Changes access and modification time, each as (seconds, nanoseconds); `None` means now.
 pub fn set_times(fd: BorrowedFd<'_>, times: Option<[(i64, i64); 2]>) -> io::Result<()> {
     let times = times.map(|times| times.map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec }));
     let pointer = times.as_ref().map_or(std::ptr::null(), |times| times.as_ptr());
@@ -104,7 +109,7 @@ pub fn add_watch(inotify: BorrowedFd<'_>, path: &CStr, mask: u32) -> io::Result<
     check_int(unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), mask) })
 }
 
-/// The unique id of the mount an object lies on.
+/// The unique id of the mount that an object is on. Fails if the kernel does not report it (before Linux 6.8).
 pub fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     // SAFETY: plain integers: all-zero is a valid value.
@@ -128,17 +133,17 @@ mod tests {
 
     /// Every exec of a path with `..` resolves it this way, while builds rename files all the time.
     #[test]
-    fn what_is_renamed_elsewhere_is_in_nobodys_way() {
-        let folder = std::env::temp_dir().join(format!("guard-renames-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a directory");
-        std::fs::write(folder.join("a"), "").expect("a file");
+    fn renames_elsewhere_do_not_fail_an_open() {
+        let directory = std::env::temp_dir().join(format!("guard-renames-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        std::fs::write(directory.join("a"), "").expect("a file");
         let is_over = AtomicBool::new(false);
         let root = std::fs::File::open("/").expect("the root");
         let failed: Vec<_> = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    std::fs::rename(folder.join("a"), folder.join("b")).expect("there");
-                    std::fs::rename(folder.join("b"), folder.join("a")).expect("back");
+                    std::fs::rename(directory.join("a"), directory.join("b")).expect("there");
+                    std::fs::rename(directory.join("b"), directory.join("a")).expect("back");
                 }
             });
             let open = || open_in(root.as_fd(), c"/usr/../usr/../usr/../usr/bin", Walk::InRoot, true);
@@ -146,7 +151,7 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
             failed
         });
-        std::fs::remove_dir_all(&folder).expect("gone");
+        std::fs::remove_dir_all(&directory).expect("gone");
         assert!(failed.is_empty(), "{} of 50,000: {:?}", failed.len(), failed.first());
     }
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 
-/// Copies several ranges of a process's memory into one buffer and returns the number of bytes. Stops at the first
-/// range that is not mapped. Reads at most [`MOST_PLACES`] ranges.
-pub fn read(pid: i32, places: impl Iterator<Item = (u64, usize)>, into: &mut [u8]) -> io::Result<usize> {
-    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_PLACES];
+/// Copies several ranges (address, length) of a process's memory into one buffer and returns the number of bytes. Stops
+/// at the first range that is not mapped. Reads at most [`MAX_RANGES`] ranges.
+pub fn read(pid: i32, ranges: impl Iterator<Item = (u64, usize)>, into: &mut [u8]) -> io::Result<usize> {
+    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_RANGES];
     let (mut count, mut wanted) = (0, 0);
-    for (slot, (address, length)) in remote.iter_mut().zip(places) {
+    for (slot, (address, length)) in remote.iter_mut().zip(ranges) {
         let length = length.min(into.len() - wanted);
         *slot = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length };
         wanted += length;
@@ -20,5 +20,5 @@ pub fn read(pid: i32, places: impl Iterator<Item = (u64, usize)>, into: &mut [u8
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
 }
 
-/// How many ranges one call can read.
-pub const MOST_PLACES: usize = 64;
+/// How many ranges one call of [`read`] can copy.
+pub const MAX_RANGES: usize = 64;

@@ -26,7 +26,7 @@ pub mod terminal;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Converts the result of a raw call (-1 and errno on failure).
+/// Converts the result of a raw system call, which is -1 on failure, with errno set.
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

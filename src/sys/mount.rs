@@ -24,7 +24,7 @@ pub const NO_DEVICES: u64 = 4;
 /// Mount attribute: no programs can be executed.
 pub const NO_EXEC: u64 = 8;
 
-/// Creates a detached file system of a type, with options.
+/// Creates a detached mount of a new file system of this type.
 pub fn make(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) -> io::Result<OwnedFd> {
     let none = std::ptr::null::<libc::c_char>();
     // SAFETY: null-terminated texts that live through the calls, or null where none is wanted; the descriptors are fresh
@@ -77,12 +77,17 @@ struct Attributes {
     user_namespace: u64,
 }
 
-fn set_attributes(folder: i32, path: &CStr, flags: libc::c_int, attributes: &Attributes) -> io::Result<()> {
+fn set_attributes(
+    directory: i32,
+    path: &CStr,
+    flags: libc::c_int,
+    attributes: &Attributes,
+) -> io::Result<()> {
     // SAFETY: a null-terminated path, and a structure with its size.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            folder,
+            directory,
             path.as_ptr(),
             flags,
             std::ptr::from_ref(attributes),
@@ -92,13 +97,13 @@ fn set_attributes(folder: i32, path: &CStr, flags: libc::c_int, attributes: &Att
     .map(drop)
 }
 
-/// Adds attributes to every mount at and below a path, and stops mount propagation to and from other namespaces.
+/// Adds attributes to every mount at and below a path, and makes these mounts private (no propagation).
 pub fn restrict_tree(path: &CStr, attributes: u64) -> io::Result<()> {
     let wanted = Attributes { set: attributes, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
     set_attributes(libc::AT_FDCWD, path, AT_RECURSIVE, &wanted)
 }
 
-/// Adds attributes to every mount of a detached tree.
+/// Adds attributes to every mount of a detached tree, and makes these mounts private (no propagation).
 pub fn restrict_copy(tree: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
     let wanted = Attributes { set: attributes, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
     set_attributes(tree.as_raw_fd(), c"", AT_RECURSIVE | libc::AT_EMPTY_PATH, &wanted)

@@ -13,13 +13,13 @@ use nix::sys::signal::Signal;
 
 use super::{process, seccomp};
 
-/// The restrictions of one child process.
+/// The restrictions for one child process.
 pub struct Confinement {
-    /// A Landlock ruleset.
+    /// The Landlock ruleset to apply.
     pub ruleset: OwnedFd,
-    /// A seccomp filter.
+    /// The seccomp filter to install.
     pub filter: Vec<libc::sock_filter>,
-    /// Resource limits.
+    /// Resource limits; a lower limit that is already set stays.
     pub limits: Vec<(Resource, u64)>,
     /// Whether the kernel kills the child when the thread that started it ends.
     pub dies_with_parent: bool,
@@ -50,16 +50,16 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     seccomp::install(&confinement.filter)
 }
 
-/// Asks git to terminate: it removes its temporary files and locks, as for SIGTERM. SIGTERM itself may not arrive,
-/// because guard blocks it during setup and cleanup, and a child inherits the signal mask.
-pub const END_OF_GIT: Signal = Signal::SIGPIPE;
+/// The signal with which guard ends git. Git removes its temporary files and locks, as for SIGTERM. SIGTERM itself may
+/// not arrive: guard blocks it during setup and cleanup, and a child inherits the signal mask.
+pub const GIT_END_SIGNAL: Signal = Signal::SIGPIPE;
 
-/// Sends SIGTERM to a command when the thread that starts it ends for any reason.
-pub fn ends_with_parent(command: &mut Command) {
-    gets_signal_with_parent(command, Signal::SIGTERM);
+/// Makes the kernel send SIGTERM to the command when the thread that starts it ends for any reason.
+pub fn terminate_with_parent(command: &mut Command) {
+    signal_when_parent_ends(command, Signal::SIGTERM);
 }
 
-fn gets_signal_with_parent(command: &mut Command, signal: Signal) {
+fn signal_when_parent_ends(command: &mut Command, signal: Signal) {
     let parent = std::process::id();
     let work = move || {
         process::signal_with_parent(signal as i32)?;
@@ -74,9 +74,9 @@ fn gets_signal_with_parent(command: &mut Command, signal: Signal) {
     unsafe { command.pre_exec(work) };
 }
 
-/// Limits the memory of git and of each process it starts. Git gets [`END_OF_GIT`] when the thread that starts it
+/// Limits the memory of git and of each process it starts. Git gets [`GIT_END_SIGNAL`] when the thread that starts it
 /// ends.
-pub fn bound_git(command: &mut Command, bytes: u64) {
+pub fn limit_git_memory(command: &mut Command, bytes: u64) {
     let work = move || {
         let (_, hard) = getrlimit(Resource::RLIMIT_DATA)?;
         let most = bytes.min(hard);
@@ -85,15 +85,15 @@ pub fn bound_git(command: &mut Command, bytes: u64) {
     };
     // SAFETY: two system calls on plain integers.
     unsafe { command.pre_exec(work) };
-    gets_signal_with_parent(command, END_OF_GIT);
+    signal_when_parent_ends(command, GIT_END_SIGNAL);
 }
 
 /// Makes git the leader of a new session: it has no terminal to prompt on, and one signal to its process group
-/// reaches every process it starts. Git gets [`END_OF_GIT`] when the thread that starts it ends.
-pub fn alone_in_session(command: &mut Command) {
+/// reaches every process it starts. Git gets [`GIT_END_SIGNAL`] when the thread that starts it ends.
+pub fn start_in_new_session(command: &mut Command) {
     let leave = || {
         nix::unistd::setsid()?;
-        process::signal_with_parent(END_OF_GIT as i32)
+        process::signal_with_parent(GIT_END_SIGNAL as i32)
     };
     // SAFETY: two system calls on plain integers.
     unsafe { command.pre_exec(leave) };

@@ -1,4 +1,4 @@
-//! Processes: creating them, dropping their privileges, reaping them.
+//! Creates and reaps processes, drops privileges, and manages descriptors.
 
 use std::convert::Infallible;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, check_int};
 
-/// Forks, into new namespaces if `flags` says so. Returns 0 in the child.
+/// Forks; `flags` are the `CLONE_NEW*` flags of new namespaces for the child. Returns 0 in the child.
 ///
 /// The caller must have only one thread: the child continues with ordinary code, which may allocate.
 pub fn fork(flags: i32) -> io::Result<i32> {
@@ -21,13 +21,14 @@ pub fn fork(flags: i32) -> io::Result<i32> {
     .map(|pid| pid as i32)
 }
 
-/// Runs a forked child to its end. A panic terminates the child: it never returns into its parent's code.
+/// Runs `work` in a forked child. A panic ends the child, so that it never returns into its parent's code.
 pub fn run_child(work: impl FnOnce() -> Infallible) -> ! {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     exit_now(101)
 }
 
-/// Exits at once without running destructors or flushing buffers, for children that share buffers with their parent.
+/// Exits at once without running destructors or flushing buffers. For forked children, whose buffers are copies of their
+/// parent's.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
@@ -42,7 +43,7 @@ pub fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Duplicates another thread's descriptor.
+/// Duplicates descriptor `number` of another thread, given its pidfd.
 pub fn descriptor_of(thread: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
     // SAFETY: plain integers.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, thread.as_raw_fd(), number, 0) })?;
@@ -60,7 +61,7 @@ pub fn set_no_new_privileges() -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map(drop)
 }
 
-/// Sets whether other processes of the same user may inspect this one.
+/// Sets whether other processes of the same user may trace this one and read its memory.
 pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, usize::from(dumpable), 0).map(drop)
 }
@@ -70,12 +71,12 @@ pub fn become_subreaper() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map(drop)
 }
 
-/// Makes the kernel kill this process when its parent ends.
+/// Makes the kernel kill this process when the thread that created it ends.
 pub fn die_with_parent() -> io::Result<()> {
     signal_with_parent(libc::SIGKILL)
 }
 
-/// Makes the kernel send this signal when the parent's thread ends.
+/// Makes the kernel send this signal to this process when the thread that created it ends.
 pub(super) fn signal_with_parent(signal: i32) -> io::Result<()> {
     prctl(libc::PR_SET_PDEATHSIG, signal as usize, 0).map(drop)
 }
@@ -126,7 +127,7 @@ fn set_capabilities(effective: u32, permitted: u32) -> io::Result<()> {
 }
 
 /// Whether this process has CAP_SYS_ADMIN.
-pub fn may_administrate() -> bool {
+pub fn has_cap_sys_admin() -> bool {
     const CAP_SYS_ADMIN: u32 = 21;
     let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
     let mut data = [const { CapabilityData { effective: 0, permitted: 0, inheritable: 0 } }; 2];
@@ -135,8 +136,8 @@ pub fn may_administrate() -> bool {
     got == 0 && data[0].effective >> CAP_SYS_ADMIN & 1 == 1
 }
 
-/// Replaces the user's session keyring with an empty one. Errors are ignored: a kernel without keyrings needs
-/// nothing.
+/// Replaces the user's session keyring with an empty one. Errors are ignored, because they mean that the kernel has no
+/// keyrings.
 pub fn leave_session_keyring() {
     const JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: a null name asks for an anonymous keyring.
@@ -161,8 +162,8 @@ pub fn close_range(first: u32, last: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// Kills every process this one may signal, except itself. Only for a process that a Landlock scope or a PID
-/// namespace restricts to signalling its own descendants.
+/// Kills every process that this one may signal, except itself. Call it only in a process that a Landlock scope or a
+/// PID namespace keeps from signalling anything but its descendants.
 pub fn kill_everything() -> io::Result<()> {
     // SAFETY: plain integers.
     match check_int(unsafe { libc::kill(-1, libc::SIGKILL) }) {
@@ -226,7 +227,7 @@ impl Ended {
     }
 }
 
-/// Reaps one child of this thread that has ended, if any: its process id and status.
+/// Reaps one child of this thread that has ended, if any. Returns its process id and wait status.
 pub fn reap() -> io::Result<Option<(i32, i32)>> {
     let mut status = 0;
     let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
@@ -250,10 +251,10 @@ pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// Limits how much freed memory malloc keeps. By default every thread has an arena that keeps freed blocks, and large
-/// blocks come from the arenas too once one as large was freed. An agent that sends large questions to the shim
-/// server's threads would make guard hold memory for all of them (300 MiB instead of less than 200).
-pub fn bound_freed_memory() {
+/// Limits how much freed memory malloc keeps. By default every thread has an arena that keeps freed blocks, even large
+/// ones. An agent that sends large questions to the shim server's threads would make guard hold memory for all of them
+/// (300 MiB instead of less than 200).
+pub fn limit_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: plain integers; called before there is a second thread.
     unsafe {

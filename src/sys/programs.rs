@@ -8,7 +8,7 @@
 //!   that is or contains the caller's home (dotfiles kept in git), and one in a hidden directory of the home: `~/.nvm`,
 //!   `~/.pyenv` and `~/.asdf` are clones that hold installed tools;
 //! - directories that another user can change: the directory or one above it belongs to neither root nor the caller,
-//!   or is writable by everybody (unless sticky) or by a group other than root's and the caller's own private one.
+//!   or is writable by all users (unless sticky) or by a group other than root's and the caller's private one.
 //!
 //! The program's file must pass the same checks, with all symlinks resolved. Children of guard get the remaining
 //! directories as their PATH, because git and others start programs by name too.
@@ -26,7 +26,7 @@ const MOST_NAMED: usize = 5;
 /// Directories in which agents work, in addition to the current one.
 static AGENT_DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Excludes programs below this directory from now on.
+/// Makes all later searches skip programs below this directory, because an agent works there.
 pub fn distrust(directory: &Path) {
     if let (Ok(real), Ok(mut all)) = (directory.canonicalize(), AGENT_DIRECTORIES.lock()) {
         all.push(real);
@@ -44,15 +44,15 @@ pub struct Skipped {
 
 /// A program that was not found in any trusted directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no `{name}` in PATH that guard can trust{}", list(skipped))]
+#[error("no `{name}` in PATH that guard can trust{}", describe_skipped(skipped))]
 pub struct ProgramNotFound {
     /// The program's name.
     pub name: String,
-    /// Skipped places where the program exists.
+    /// Directories and files where the program exists, but which guard does not trust.
     pub skipped: Vec<Skipped>,
 }
 
-fn list(skipped: &[Skipped]) -> String {
+fn describe_skipped(skipped: &[Skipped]) -> String {
     if skipped.is_empty() {
         return String::new();
     }
@@ -63,10 +63,10 @@ fn list(skipped: &[Skipped]) -> String {
         .collect();
     let more = skipped.len().saturating_sub(MOST_NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("; passed over: {}{more}", named.join(", "))
+    format!("; guard skipped {}{more}", named.join(", "))
 }
 
-/// A PATH, with everything that decides which of its entries are trusted.
+/// A PATH, and what is needed to decide which of its entries are trusted.
 #[derive(Debug, Clone)]
 pub struct ProgramSearch {
     directories: Vec<PathBuf>,
@@ -76,13 +76,13 @@ pub struct ProgramSearch {
 }
 
 impl ProgramSearch {
-    /// Uses the caller's PATH and home.
+    /// Searches the PATH of this process, with its HOME.
     pub fn from_environment() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::new(&path, std::env::var_os("HOME").as_deref().map(Path::new))
     }
 
-    /// Uses the given PATH and home.
+    /// Searches the given PATH; `home` is the user's home directory.
     pub fn new(path: &OsStr, home: Option<&Path>) -> Self {
         let mut agent_directories: Vec<PathBuf> =
             AGENT_DIRECTORIES.lock().map(|all| all.clone()).unwrap_or_default();
@@ -109,7 +109,7 @@ impl ProgramSearch {
     /// Like [`Self::find`], but skips files that `is_wanted` rejects.
     pub fn find_if(&self, name: &str, is_wanted: impl Fn(&Path) -> bool) -> Result<PathBuf, ProgramNotFound> {
         let mut skipped = Vec::new();
-        for directory in self.all() {
+        for directory in self.search_directories() {
             let file = directory.join(name);
             let skip = |reason| Skipped { path: directory.clone(), reason };
             match self.check_directory(&directory) {
@@ -139,13 +139,13 @@ impl ProgramSearch {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = PathBuf> {
+    fn search_directories(&self) -> impl Iterator<Item = PathBuf> {
         self.directories.iter().cloned().chain(USUAL.map(PathBuf::from))
     }
 
     fn check_directory(&self, directory: &Path) -> Result<(), String> {
         if !directory.is_absolute() {
-            return Err("it is relative".to_string());
+            return Err("a relative path".to_string());
         }
         let real = directory.canonicalize().map_err(|_| MISSING.to_string())?;
         if !real.is_dir() {
@@ -165,7 +165,7 @@ impl ProgramSearch {
         }
         for level in real.ancestors() {
             self.check_owner(level)?;
-            if level.join(".git").symlink_metadata().is_ok() && !self.is_installation(level) {
+            if level.join(".git").symlink_metadata().is_ok() && !self.holds_installed_tools(level) {
                 return Err(format!("inside the git working tree {}", level.display()));
             }
         }
@@ -173,8 +173,9 @@ impl ProgramSearch {
         named.ancestors().try_for_each(|level| self.check_owner(level))
     }
 
-    /// Whether a working tree is not a project: the home itself, or a tool in a hidden directory of it.
-    fn is_installation(&self, tree: &Path) -> bool {
+    /// Whether a working tree holds installed tools and not a project: it is or contains the home directory, or it is in
+    /// a hidden directory of it.
+    fn holds_installed_tools(&self, tree: &Path) -> bool {
         let Some(home) = &self.home else { return false };
         let is_hidden = |below: &Path| {
             let first = below.components().next();
@@ -195,19 +196,19 @@ impl ProgramSearch {
             return Ok(());
         }
         if mode & 0o002 != 0 {
-            return Err(format!("everybody can write {place}"));
+            return Err(format!("all users can write to {place}"));
         }
         // By convention a user's private group has the user's id.
         let is_private = found.gid() == 0 || found.gid() == self.user;
         if mode & 0o020 != 0 && !is_private {
-            return Err(format!("group {} can write {place}", found.gid()));
+            return Err(format!("group {} can write to {place}", found.gid()));
         }
         Ok(())
     }
 }
 
 /// The reason for a missing directory, which is never reported.
-const MISSING: &str = "it does not exist";
+const MISSING: &str = "does not exist";
 
 fn is_program(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
@@ -276,15 +277,15 @@ mod tests {
         let writable = place.program("writable");
         set_mode(&writable.join("tool"), 0o757);
         let bad = [
-            (Path::new("relative"), "it is relative"),
-            (Path::new(""), "it is relative"),
+            (Path::new("relative"), "a relative path"),
+            (Path::new(""), "a relative path"),
             (&modules, "inside the git working tree"),
             (&submodule, "inside the git working tree"),
             (&linked, "inside the git working tree"),
             (&inner, "inside the git working tree"),
-            (&open, "everybody can write"),
-            (&shared, "everybody can write"),
-            (&writable, "everybody can write"),
+            (&open, "all users can write to"),
+            (&shared, "all users can write to"),
+            (&writable, "all users can write to"),
         ];
         for (directory, reason) in bad {
             assert_eq!(place.find(&[directory, &good]), Ok(good.join("tool")), "{}", directory.display());
@@ -324,6 +325,6 @@ mod tests {
         let group = place.program("group");
         std::os::unix::fs::chown(&group, None, Some(64_019)).unwrap();
         set_mode(&group, 0o775);
-        assert!(place.find(&[&group]).unwrap_err().contains("group 64019 can write"));
+        assert!(place.find(&[&group]).unwrap_err().contains("group 64019 can write to"));
     }
 }

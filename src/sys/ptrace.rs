@@ -4,14 +4,14 @@ use std::io;
 
 use super::{check, check_int};
 
-/// What a traced thread did.
+/// A state change of a traced thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It executed a program; the value is the id of the thread that called exec.
+    /// The thread executed a program. The value is its thread id before the exec, which gives it the process id.
     Exec(i32),
-    /// It stopped for another reason; pass this signal to [`detach`].
+    /// The thread stopped for another reason. Pass this signal to [`detach`].
     Stop(i32),
-    /// It exited.
+    /// The thread exited.
     Exit,
 }
 
@@ -20,8 +20,8 @@ fn request(request: libc::c_uint, pid: i32, data: usize) -> io::Result<()> {
     check(unsafe { libc::ptrace(request as _, pid, 0usize, data) }).map(drop)
 }
 
-/// Traces a thread without stopping it, so that a successful exec is reported. Also interrupts it at the next
-/// opportunity, so that a failed exec is reported too.
+/// Traces a thread that is about to exec. A successful exec is reported as [`Change::Exec`]. The thread also stops when
+/// it returns from the call, so that a failed exec is reported as [`Change::Stop`].
 pub fn watch_exec(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACEEXEC as usize)?;
     request(libc::PTRACE_INTERRUPT, tid, 0)
@@ -64,8 +64,8 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, signal as usize)
 }
 
-/// Returns the next change of a thread that the calling thread traces, if there is one. If only one is traced, it is
-/// `only`.
+/// Returns the next state change of a thread that the calling thread traces, if there is one. `only` is the traced
+/// thread if there is just one, which saves a system call.
 pub fn next_change(only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     let mut status = 0;
     // `__WNOTHREAD`: do not reap the children of this process's other threads.

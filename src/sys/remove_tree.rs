@@ -1,7 +1,7 @@
 //! Removes directory trees made by an agent: of any depth and width, including directories without permissions.
 //!
-//! The standard library's version holds a descriptor per level and recurses; a chain of ten thousand directories,
-//! which is quick to create, breaks it. This one goes up through `..`, so two descriptors are enough.
+//! The standard library's version recurses and holds a descriptor per level, so a chain of ten thousand directories,
+//! which is quick to create, breaks it. This one returns to the parent through `..`, so two descriptors are enough.
 
 use std::ffi::CString;
 use std::io;
@@ -16,7 +16,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// How many names of one directory are held at a time.
+/// How many names of one directory are in memory at a time.
 const BATCH: usize = 1 << 16;
 /// How long to retry while another process still adds files.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -41,14 +41,14 @@ fn remove(tree: &Path) -> Result<(), Errno> {
         return Ok(());
     }
     clear(enter(AT_FDCWD, tree)?)?;
-    gone(unlinkat(AT_FDCWD, tree, UnlinkatFlags::RemoveDir))
+    ignore_missing(unlinkat(AT_FDCWD, tree, UnlinkatFlags::RemoveDir))
 }
 
-fn gone(result: Result<(), Errno>) -> Result<(), Errno> {
+fn ignore_missing(result: Result<(), Errno>) -> Result<(), Errno> {
     if matches!(result, Err(Errno::ENOENT)) { Ok(()) } else { result }
 }
 
-/// A directory on the way down.
+/// A directory on the path from the top to the current directory.
 struct Level {
     /// Its name in the parent directory.
     name: CString,
@@ -56,29 +56,30 @@ struct Level {
     above: Contents,
 }
 
-/// The non-empty subdirectories of a directory.
+/// What [`scan`] left in a directory: its non-empty subdirectories.
 struct Contents {
-    folders: Vec<CString>,
+    directories: Vec<CString>,
+    /// Whether the whole directory was read, and not only one batch of names.
     is_all: bool,
 }
 
 fn clear(top: OwnedFd) -> Result<(), Errno> {
     let mut at = top;
     let mut contents = scan(&at)?;
-    let mut way: Vec<Level> = Vec::new();
+    let mut path: Vec<Level> = Vec::new();
     loop {
-        if let Some(name) = contents.folders.pop() {
+        if let Some(name) = contents.directories.pop() {
             match enter(at.as_fd(), name.as_c_str()) {
                 Err(Errno::ENOENT) => continue,
-                folder => at = folder?,
+                directory => at = directory?,
             }
             let inner = scan(&at)?;
-            way.push(Level { name, above: std::mem::replace(&mut contents, inner) });
+            path.push(Level { name, above: std::mem::replace(&mut contents, inner) });
         } else if !contents.is_all {
             contents = scan(&at)?;
-        } else if let Some(level) = way.pop() {
-            at = openat(at.as_fd(), c"..", FOLDER, Mode::empty())?;
-            gone(unlinkat(at.as_fd(), level.name.as_c_str(), UnlinkatFlags::RemoveDir))?;
+        } else if let Some(level) = path.pop() {
+            at = openat(at.as_fd(), c"..", DIRECTORY_FLAGS, Mode::empty())?;
+            ignore_missing(unlinkat(at.as_fd(), level.name.as_c_str(), UnlinkatFlags::RemoveDir))?;
             contents = level.above;
         } else {
             return Ok(());
@@ -86,31 +87,31 @@ fn clear(top: OwnedFd) -> Result<(), Errno> {
     }
 }
 
-const FOLDER: OFlag =
+const DIRECTORY_FLAGS: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Opens a directory, after giving its owner access if necessary.
+/// Opens a directory, and gives its owner all permissions first if they are missing.
 fn enter<P: NixPath + ?Sized>(above: BorrowedFd<'_>, name: &P) -> Result<OwnedFd, Errno> {
-    let folder = match openat(above, name, FOLDER, Mode::empty()) {
+    let directory = match openat(above, name, DIRECTORY_FLAGS, Mode::empty()) {
         Err(Errno::EACCES) => {
             fchmodat(above, name, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
-            openat(above, name, FOLDER, Mode::empty())?
+            openat(above, name, DIRECTORY_FLAGS, Mode::empty())?
         }
         opened => opened?,
     };
-    let mode = Mode::from_bits_truncate(fstat(&folder)?.st_mode);
+    let mode = Mode::from_bits_truncate(fstat(&directory)?.st_mode);
     if !mode.contains(Mode::S_IRWXU) {
-        fchmod(&folder, mode | Mode::S_IRWXU)?;
+        fchmod(&directory, mode | Mode::S_IRWXU)?;
     }
-    Ok(folder)
+    Ok(directory)
 }
 
-/// Removes everything that can be removed at once. What is left are non-empty directories.
-fn scan(folder: &OwnedFd) -> Result<Contents, Errno> {
+/// Removes all entries of a directory except non-empty subdirectories, which it returns.
+fn scan(directory: &OwnedFd) -> Result<Contents, Errno> {
     let mut names: Vec<CString> = Vec::new();
     let mut is_all = true;
     // Read through a separate descriptor, which has its own read position.
-    for entry in Dir::from_fd(openat(folder.as_fd(), c".", FOLDER, Mode::empty())?)?.iter() {
+    for entry in Dir::from_fd(openat(directory.as_fd(), c".", DIRECTORY_FLAGS, Mode::empty())?)?.iter() {
         if names.len() >= BATCH {
             is_all = false;
             break;
@@ -120,23 +121,23 @@ fn scan(folder: &OwnedFd) -> Result<Contents, Errno> {
             names.push(entry.file_name().to_owned());
         }
     }
-    let mut folders = Vec::new();
+    let mut directories = Vec::new();
     for name in names {
-        if !remove_at(folder.as_fd(), name.as_c_str())? {
-            folders.push(name);
+        if !remove_at(directory.as_fd(), name.as_c_str())? {
+            directories.push(name);
         }
     }
-    Ok(Contents { folders, is_all })
+    Ok(Contents { directories, is_all })
 }
 
-/// Returns true if the entry is gone, false for a non-empty directory.
-fn remove_at<P: NixPath + ?Sized>(folder: BorrowedFd<'_>, name: &P) -> Result<bool, Errno> {
-    match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+/// Removes a file or an empty directory. Returns false if it is a non-empty directory.
+fn remove_at<P: NixPath + ?Sized>(directory: BorrowedFd<'_>, name: &P) -> Result<bool, Errno> {
+    match unlinkat(directory, name, UnlinkatFlags::NoRemoveDir) {
         Err(Errno::EISDIR | Errno::EPERM) => {}
-        other => return gone(other).map(|()| true),
+        other => return ignore_missing(other).map(|()| true),
     }
-    match unlinkat(folder, name, UnlinkatFlags::RemoveDir) {
+    match unlinkat(directory, name, UnlinkatFlags::RemoveDir) {
         Err(Errno::ENOTEMPTY | Errno::EEXIST) => Ok(false),
-        other => gone(other).map(|()| true),
+        other => ignore_missing(other).map(|()| true),
     }
 }

@@ -10,7 +10,7 @@ pub fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     install_with(program, 0).map(drop)
 }
 
-/// Installs a filter on this thread and returns the descriptor that receives its notifications.
+/// Installs a filter on this thread and returns the descriptor for receiving its notifications.
 pub fn install_listener(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     // Without WAIT_KILLABLE_RECV a signal restarts a call that was already answered: connects would run twice.
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
@@ -28,7 +28,7 @@ fn install_with(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Resu
     })
 }
 
-/// A system call that waits for a reply.
+/// A system call whose thread is blocked until the supervisor replies.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification {
     /// Identifies the call in the reply.
@@ -80,7 +80,7 @@ pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> 
         Reply::Error(errno) => (0, -errno, 0),
     };
     let mut raw = libc::seccomp_notif_resp { id, val, error, flags };
-    let result = uninterrupted(|| {
+    let result = retry_interrupted(|| {
         // SAFETY: the kernel reads the structure, whose size is part of the request number.
         unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, &raw mut raw) }
     });
@@ -90,8 +90,8 @@ pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> 
     }
 }
 
-/// Sets whether the kernel wakes the supervisor on the CPU of the caller, which blocks until the reply. Has no effect
-/// before Linux 6.6.
+/// Sets whether the kernel wakes the supervisor on the CPU of the calling thread, which is idle until the reply. Has no
+/// effect before Linux 6.6.
 pub fn set_sync_wake_up(listener: BorrowedFd<'_>, on: bool) {
     const SET_FLAGS: libc::c_ulong = 0x4008_2104;
     const SYNC_WAKE_UP: libc::c_ulong = 1;
@@ -99,10 +99,11 @@ pub fn set_sync_wake_up(listener: BorrowedFd<'_>, on: bool) {
     unsafe { libc::ioctl(listener.as_raw_fd(), SET_FLAGS as _, if on { SYNC_WAKE_UP } else { 0 }) };
 }
 
-/// Whether the caller still waits. If so, everything read by its thread id came from the right process.
+/// Whether the caller is still blocked. If so, its thread id was not reused, and everything read by that id came from
+/// the caller.
 pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;
-    let result = uninterrupted(|| {
+    let result = retry_interrupted(|| {
         // SAFETY: the kernel reads one u64.
         unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID as _, &raw mut id) }
     });
@@ -110,7 +111,7 @@ pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
 }
 
 /// Retries after EINTR: a lost reply would block the caller forever.
-fn uninterrupted(mut call: impl FnMut() -> i32) -> io::Result<i32> {
+fn retry_interrupted(mut call: impl FnMut() -> i32) -> io::Result<i32> {
     loop {
         match check_int(call()) {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}

@@ -1,5 +1,5 @@
-//! Holds secret bytes in memory pages of their own: zeroed in forked children, excluded from core dumps and swap, and
-//! overwritten on drop.
+//! Holds secret bytes in separate memory pages, which are zeroed in forked children, excluded from core dumps and swap,
+//! and overwritten on drop.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
-/// Size limit; anything larger is not a key.
+/// Size limit of a secret in bytes; anything larger is not a key.
 pub const LARGEST: usize = 16 << 10;
 
 /// A secret in memory.
@@ -26,26 +26,26 @@ pub struct Secret {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// It consists of white space only.
-    #[error("it is empty")]
+    /// The secret consists of white space only.
+    #[error("the secret is empty")]
     Empty,
-    /// It contains white space or control characters, or is too long.
-    #[error("it is more than one word")]
+    /// The secret contains white space or control characters, or is too long.
+    #[error("the secret contains white space or control characters, or is longer than 16 KiB")]
     NotOneWord,
     /// Memory, a process or its output is not available.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The command that should print the secret has no output.
-    #[error("it has no output")]
+    /// The command that should print the secret was started without a pipe for its output.
+    #[error("the output of the command cannot be read")]
     NoOutput,
     /// The command did not end in time.
-    #[error("it did not end within {} seconds", .0.as_secs())]
+    #[error("the command did not end within {} seconds", .0.as_secs())]
     TimedOut(Duration),
     /// The command ended, but another process still holds its output open.
-    #[error("its output does not end")]
+    #[error("the command ended, but another process keeps its output open")]
     EndlessOutput,
     /// The command failed.
-    #[error("it ended with {0}")]
+    #[error("the command ended with {0}")]
     Failed(ExitStatus),
 }
 
@@ -73,7 +73,7 @@ impl Secret {
         Ok(secret)
     }
 
-    /// Keeps a single word, without surrounding white space, and clears the input.
+    /// Creates a secret from a single word, without surrounding white space, and clears the input.
     pub fn one_word(mut bytes: Vec<u8>) -> Result<Self, SecretError> {
         let trimmed = bytes.trim_ascii();
         let result = if trimmed.is_empty() {
@@ -89,8 +89,8 @@ impl Secret {
         result
     }
 
-    /// Keeps the single word that a command prints. Only its standard output is redirected.
-    pub fn printed_by(command: &mut Command, patience: Duration) -> Result<Self, SecretError> {
+    /// Creates a secret from the single word that a command prints. Redirects only the command's standard output.
+    pub fn printed_by(command: &mut Command, time_limit: Duration) -> Result<Self, SecretError> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().ok_or(SecretError::NoOutput)?;
         let (to, from) = std::sync::mpsc::channel();
@@ -99,7 +99,7 @@ impl Secret {
             let read = output.take(LARGEST as u64).read_to_end(&mut bytes);
             let _ = to.send(read.map(|_| bytes));
         });
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + time_limit;
         let status = loop {
             match child.try_wait() {
                 Ok(Some(status)) => break status,
@@ -107,7 +107,7 @@ impl Secret {
                 _ => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    return Err(SecretError::TimedOut(patience));
+                    return Err(SecretError::TimedOut(time_limit));
                 }
             }
         };
@@ -147,8 +147,8 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Removes a variable from this process's environment, so that neither `/proc/self/environ` nor a child contains it.
-/// Only call it while this process has a single thread.
+/// Moves a variable from this process's environment into a [`Secret`], so that neither `/proc/self/environ` nor a child
+/// contains it. Call it only while this process has a single thread.
 pub fn take_variable(name: &str) -> io::Result<Option<Secret>> {
     let c_name = CString::new(OsStr::new(name).as_bytes())?;
     // SAFETY: one thread: nobody else reads or changes the environment meanwhile.

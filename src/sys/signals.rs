@@ -1,9 +1,9 @@
-//! Handles signals only where the program waits for them.
+//! Receives signals only where guard waits for them, instead of at any time.
 //!
 //! A signal that is ignored when guard starts, as under `nohup`, stays ignored.
 //!
-//! This module uses no signalfd: one would wake every thread that waits on it at every signal. The main thread would
-//! wake for each of the supervisor's SIGCHLDs, which come with every exec.
+//! This module uses no signalfd, because that would wake the main thread at each SIGCHLD for the supervisor, which comes
+//! with every exec.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,20 +12,20 @@ use nix::poll::{PollFd, ppoll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::time::TimeSpec;
 
-/// Signals that arrived and were not taken yet, one bit each.
-static CAME: AtomicU64 = AtomicU64::new(0);
+/// Signals that arrived and that [`SignalWaiter::take`] has not returned yet, one bit each.
+static ARRIVED: AtomicU64 = AtomicU64::new(0);
 
-extern "C" fn notice(signal: libc::c_int) {
-    CAME.fetch_or(1 << signal, Ordering::Relaxed);
+extern "C" fn note_signal(signal: libc::c_int) {
+    ARRIVED.fetch_or(1 << signal, Ordering::Relaxed);
 }
 
 /// Signals that users and systems send to end a program.
-const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+const END_SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// The signals that end guard, without those that its caller ignores: a hangup under `nohup`, terminal keys in the
 /// background of a script. SIGTERM is always included.
-pub fn ending() -> SigSet {
-    ENDING.into_iter().filter(|&signal| signal == Signal::SIGTERM || !is_ignored(signal)).collect()
+pub fn end_signals() -> SigSet {
+    END_SIGNALS.into_iter().filter(|&signal| signal == Signal::SIGTERM || !is_ignored(signal)).collect()
 }
 
 fn is_ignored(signal: Signal) -> bool {
@@ -37,8 +37,8 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// A pending, blocked signal that asks this program to end.
-pub fn waiting() -> Option<Signal> {
+/// A blocked and pending signal that asks guard to end, if there is one.
+pub fn pending_end_signal() -> Option<Signal> {
     let mut found = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the kernel fills in the set if it succeeds, and the set is read only then.
     let found = unsafe {
@@ -47,13 +47,13 @@ pub fn waiting() -> Option<Signal> {
         }
         SigSet::from_sigset_t_unchecked(found.assume_init())
     };
-    ending().iter().find(|&signal| found.contains(signal))
+    end_signals().iter().find(|&signal| found.contains(signal))
 }
 
 /// Waits for one of these signals, which every thread must have blocked, for the given time or without limit. `None`
 /// if none arrived.
-pub fn wait_for(signals: &SigSet, patience: Option<std::time::Duration>) -> Option<Signal> {
-    let time = patience.map(TimeSpec::from_duration);
+pub fn wait_for(signals: &SigSet, time_limit: Option<std::time::Duration>) -> Option<Signal> {
+    let time = time_limit.map(TimeSpec::from_duration);
     let time = time.as_ref().map_or(std::ptr::null(), |time| std::ptr::from_ref(time.as_ref()));
     loop {
         // SAFETY: the set and the time (unless null) outlive the call; the kernel writes nothing.
@@ -66,8 +66,8 @@ pub fn wait_for(signals: &SigSet, patience: Option<std::time::Duration>) -> Opti
     }
 }
 
-/// Whether this thread blocks the terminal keys that end a program.
-pub fn are_held() -> bool {
+/// Whether this thread blocks SIGINT and so, in guard, all signals that end it.
+pub fn are_blocked() -> bool {
     SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))
 }
 
@@ -75,37 +75,37 @@ pub fn are_held() -> bool {
 #[derive(Debug)]
 pub struct SignalWaiter {
     /// The signal mask during `poll`.
-    others: SigSet,
-    own: SigSet,
+    mask_while_waiting: SigSet,
+    signals: SigSet,
 }
 
 impl SignalWaiter {
-    /// Blocks these signals and installs a handler that notes them.
+    /// Blocks these signals in this thread and installs a handler that notes their arrival.
     pub fn new(signals: &SigSet) -> io::Result<Self> {
         signals.thread_block()?;
-        let action = SigAction::new(SigHandler::Handler(notice), SaFlags::empty(), SigSet::empty());
+        let action = SigAction::new(SigHandler::Handler(note_signal), SaFlags::empty(), SigSet::empty());
         for signal in signals {
             // SAFETY: the handler only sets a bit of an atomic number.
             unsafe { sigaction(signal, &action) }?;
         }
-        let mut others = SigSet::thread_get_mask()?;
+        let mut mask_while_waiting = SigSet::thread_get_mask()?;
         for signal in signals {
-            others.remove(signal);
+            mask_while_waiting.remove(signal);
         }
-        Ok(Self { others, own: *signals })
+        Ok(Self { mask_while_waiting, signals: *signals })
     }
 
     /// Polls descriptors until one is ready, the time is over, or one of the signals arrives. Returns the number of
     /// ready descriptors.
-    pub fn poll(&self, fds: &mut [PollFd<'_>], patience: std::time::Duration) -> nix::Result<i32> {
-        ppoll(fds, Some(TimeSpec::from_duration(patience)), Some(self.others))
+    pub fn poll(&self, fds: &mut [PollFd<'_>], time_limit: std::time::Duration) -> nix::Result<i32> {
+        ppoll(fds, Some(TimeSpec::from_duration(time_limit)), Some(self.mask_while_waiting))
     }
 
-    /// Takes one signal that arrived, if any.
+    /// Returns one signal that has arrived since the last call, if any.
     pub fn take(&self) -> Option<Signal> {
-        let came = CAME.load(Ordering::Relaxed);
-        let first = self.own.iter().find(|&signal| came & (1 << signal as i32) != 0)?;
-        CAME.fetch_and(!(1 << first as i32), Ordering::Relaxed);
+        let arrived = ARRIVED.load(Ordering::Relaxed);
+        let first = self.signals.iter().find(|&signal| arrived & (1 << signal as i32) != 0)?;
+        ARRIVED.fetch_and(!(1 << first as i32), Ordering::Relaxed);
         Some(first)
     }
 }

@@ -68,7 +68,7 @@ pub fn unix_address(path: &[u8]) -> Option<Vec<u8>> {
 
 const ROOM_FOR_DESCRIPTORS: usize = 64;
 
-/// Sends bytes with a descriptor.
+/// Sends bytes together with a descriptor (`SCM_RIGHTS`).
 pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: RawFd) -> io::Result<()> {
     let mut control = [0u64; ROOM_FOR_DESCRIPTORS / 8];
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -121,7 +121,7 @@ pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usiz
     Ok((got as usize, descriptor))
 }
 
-/// The inode of the TCP socket that a connection to this local address would reach; 0 if there is none.
+/// The inode of the TCP socket that would accept a connection to this local address; 0 if there is none.
 pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
     let diagnosis = nix::sys::socket::socket(
         nix::sys::socket::AddressFamily::Netlink,

@@ -2,20 +2,20 @@
 
 use libc::c_long;
 
-/// Newer than the libc crate's constants; the same on every architecture.
+/// Number of `setxattrat`, which the libc crate does not define yet; the same on every architecture.
 pub const SETXATTRAT: c_long = 463;
-/// See [`SETXATTRAT`].
+/// Number of `removexattrat`; see [`SETXATTRAT`].
 pub const REMOVEXATTRAT: c_long = 466;
 const OPEN_TREE_ATTR: c_long = 467;
 const FILE_SETATTR: c_long = 469;
 const LSM_SET_SELF_ATTR: c_long = 460;
 
-/// The number of a call; `None` if this architecture lacks it or the name is unknown.
+/// The number of a system call; `None` if this architecture lacks it or the name is unknown.
 pub fn number(name: &str) -> Option<c_long> {
     TABLE.iter().find(|(known, _)| *known == name).map(|&(_, number)| number)
 }
 
-/// Whether a call exists on some supported architecture. Any other name is a mistake in the list.
+/// Whether a call exists on some supported architecture. Any other name is a typing error in the list of calls.
 pub fn is_known(name: &str) -> bool {
     number(name).is_some() || ELSEWHERE.contains(&name)
 }

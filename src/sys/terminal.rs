@@ -43,8 +43,8 @@ pub fn ask_to_redraw(terminal: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Whether this process can read from the terminal and set its modes without being stopped: it is in the foreground,
-/// or the terminal does not control its session and so has no foreground.
+/// Whether this process can read from the terminal and set its modes without being stopped by the kernel: it is in the
+/// foreground process group, or the terminal is not its controlling terminal.
 pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     match nix::unistd::tcgetpgrp(terminal) {
         Ok(group) => group == nix::unistd::getpgrp(),

@@ -45,13 +45,13 @@ struct Run {
     prefix: &'static [u8],
     letters: fn(u8) -> bool,
     least: usize,
-    /// The prefix could also end an ordinary word. It must therefore begin a word, and what follows must not
+    /// Whether the prefix could also end an ordinary word. It must then begin a word, and what follows must not
     /// look like ordinary words.
-    wordy: bool,
+    needs_word_start: bool,
 }
 
 const fn run(prefix: &'static [u8], letters: fn(u8) -> bool, least: usize) -> Run {
-    Run { prefix, letters, least, wordy: false }
+    Run { prefix, letters, least, needs_word_start: false }
 }
 
 const RUNS: &[Run] = &[
@@ -70,7 +70,7 @@ const RUNS: &[Run] = &[
     run(b"hf_", alphanumeric, 30),
     run(b"npm_", alphanumeric, 36),
     run(b"pypi-AgE", url64, 30),
-    Run { prefix: b"sk-", letters: url64, least: 20, wordy: true },
+    Run { prefix: b"sk-", letters: url64, least: 20, needs_word_start: true },
     run(b"sk_live_", alphanumeric, 16),
     run(b"sk_test_", alphanumeric, 16),
     run(b"xoxa-", url64, 10),
@@ -138,16 +138,17 @@ fn runs(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
             }
             Measure::Yes(..) | Measure::Within(..) => {}
         }
-        if run.wordy && !begins_a_word(text, at) {
+        if run.needs_word_start && !begins_a_word(text, at) {
             continue;
         }
         let body = &here[run.prefix.len()..];
         let length = length(body, run.letters);
-        let settled = match run.wordy {
+        let settled = match run.needs_word_start {
             false => (length >= run.least).then_some(run.least),
-            true => {
-                body[..length].iter().position(|&byte| unlike_words(byte)).map(|seen| run.least.max(seen + 1))
-            }
+            true => body[..length]
+                .iter()
+                .position(|&byte| is_unlike_words(byte))
+                .map(|seen| run.least.max(seen + 1)),
         };
         match settled {
             Some(settled) if settled <= length => {
@@ -346,6 +347,6 @@ fn armour(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"+/=\r\n\t -:,\\".contains(&byte)
 }
 
-fn unlike_words(byte: u8) -> bool {
+fn is_unlike_words(byte: u8) -> bool {
     byte.is_ascii_digit() || byte.is_ascii_uppercase()
 }

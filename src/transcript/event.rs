@@ -1,6 +1,7 @@
-//! What a line of a transcript is, for everyone who reads one.
+//! One line of a transcript, as readers parse it.
 //!
-//! Soft-typed and additive: readers ignore event types and fields they do not know, and take ids as opaque.
+//! The format only ever grows: readers must ignore event types and fields that they do not know, and must treat ids as
+//! opaque.
 
 use std::io::Write;
 
@@ -18,13 +19,13 @@ pub struct Event {
     /// The event type: `run.started`, `exec`, `deny.exec`, `output`, … New types may be added.
     #[serde(default)]
     pub event_type: String,
-    /// One line for people.
+    /// The event in one line of text, for users.
     #[serde(default)]
     pub message: String,
-    /// The time: RFC 3339, UTC, microseconds.
+    /// When the event happened: RFC 3339, UTC, with microseconds.
     #[serde(default)]
     pub timestamp: String,
-    /// Data of this event type. Fields may be added.
+    /// The data of the event; its fields depend on the event type. New fields may be added.
     #[serde(default)]
     pub data: Value,
     /// The run's id; opaque.
@@ -39,17 +40,17 @@ pub struct Event {
 }
 
 impl Event {
-    /// True when something was refused.
+    /// Whether the event reports a denial.
     pub fn is_denial(&self) -> bool {
         is_denial(&self.event_type)
     }
 
-    /// When it happened; `None` when the text is no time.
+    /// When the event happened; `None` if the timestamp is invalid.
     pub fn time(&self) -> Option<Timestamp> {
         self.timestamp.parse().ok()
     }
 
-    /// The stream and the bytes of an output event; `None` for every other one.
+    /// The stream and the bytes of an output event; `None` for all other events.
     pub fn output(&self) -> Option<(Stream, Vec<u8>)> {
         if self.event_type != EventType::Output {
             return None;
@@ -64,21 +65,21 @@ impl Event {
     }
 }
 
-/// Where output came from.
+/// The stream that a piece of output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
-    /// A pseudo-terminal, where the two are one.
+    /// A pseudo-terminal, which carries standard output and standard error together.
     Terminal,
 }
 
 impl Stream {
     pub(super) const ALL: [Self; 3] = [Self::Stdout, Self::Stderr, Self::Terminal];
 
-    /// Its name in events.
+    /// The name of the stream in events.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -87,19 +88,19 @@ impl Stream {
         }
     }
 
-    /// The one of this name.
+    /// Returns the stream with this name in events.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|stream| stream.name() == name)
     }
 }
 
-/// Microseconds since 1970 as the clock shows them.
+/// The current time in microseconds since 1970.
 pub(super) fn now() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// Writes times; the calendar is asked once a second and not once an event.
+/// Formats times. Caches the text of the current second, so that most events need no calendar computation.
 #[derive(Default)]
 pub(super) struct Clock {
     second: Option<i64>,
@@ -114,7 +115,7 @@ impl Clock {
             self.text.truncate(self.text.len() - 1);
             self.second = Some(second);
         }
-        // A `Vec` takes everything.
+        // Writing to a `Vec` cannot fail.
         let _ = write!(out, "{}.{:06}Z", self.text, micros.rem_euclid(1_000_000));
     }
 }

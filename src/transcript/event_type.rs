@@ -1,12 +1,12 @@
-//! The types of events.
+//! The event types of transcripts, of agents' event streams and of tasks.
 
 use crate::string_enum::{UnknownName, string_enum};
 
 string_enum! {
-    /// What an event is about: in transcripts, in the streams of agents and in those of tasks.
+    /// The type of an event in a transcript, in the event stream of an agent, or in that of a task.
     ///
-    /// Variants are only ever added. What is read keeps its type as text ([`Event`](super::Event)), so that events of a
-    /// newer guard stay readable.
+    /// Variants are only ever added. Readers keep the type as text ([`Event`](super::Event)), so that they can read
+    /// events of a newer guard.
     pub enum EventType {
         /// The first event of a run.
         RunStarted = "run.started",
@@ -14,15 +14,15 @@ string_enum! {
         RunFinished = "run.finished",
         /// A piece of what the agent printed: `data` is `{"stream", "text"}` or `{"stream", "base64"}`.
         Output = "output",
-        /// From here on something is left out because the transcript reached its limit.
+        /// From here on, events of one class are dropped because the transcript reached its limit.
         TranscriptCut = "transcript.cut",
-        /// The transcript reached its limit: the run is ended.
+        /// The transcript reached its size limit, and guard ends the run.
         TranscriptFull = "transcript.full",
-        /// How much was left out, just before the end.
+        /// The number of events and bytes that were dropped; recorded just before the last event.
         TranscriptDropped = "transcript.dropped",
-        /// Something that a reader should know.
+        /// A remark of guard about the run.
         Note = "note",
-        /// What was tried before the start was refused, as it must be.
+        /// Before the agent started, guard tried forbidden operations in the sandbox, and the kernel denied them.
         Canary = "canary",
         /// The sandbox is in force.
         SandboxApplied = "sandbox.applied",
@@ -32,35 +32,35 @@ string_enum! {
         Timeout = "timeout",
         /// A program started.
         Exec = "exec",
-        /// A program may start.
+        /// The policy allows a program to start.
         ExecAllowed = "exec.allowed",
-        /// A program that was allowed did not start.
+        /// A program that the policy allowed did not start.
         ExecFailed = "exec.failed",
-        /// A program was another one when it started than when it was judged.
+        /// The program that started is not the one that guard judged.
         ExecChanged = "exec.changed",
-        /// A person answered a question.
+        /// The user answered a question of guard.
         Answer = "answer",
-        /// A shim sent something that is no question.
+        /// A process sent an invalid message to guard's shim socket.
         ControlGarbage = "control.garbage",
         /// A program connected to a socket of the run.
         Connect = "connect",
         /// A program listens on an address.
         Bind = "bind",
-        /// A program was refused.
+        /// guard denied the start of a program.
         DenyExec = "deny.exec",
-        /// A connection was refused.
+        /// guard denied a connection of a socket.
         DenyConnect = "deny.connect",
-        /// A listening socket was refused.
+        /// guard denied binding a socket to an address.
         DenyBind = "deny.bind",
-        /// A host, or a request to one, was refused.
+        /// guard denied access to a host, or a request to one.
         DenyNetwork = "deny.network",
-        /// An operation on another process was refused.
+        /// guard denied an operation on another process.
         DenyProcess = "deny.process",
-        /// A change of a file's metadata was refused.
+        /// guard denied a change of a file's metadata.
         DenyMetadata = "deny.metadata",
-        /// A watch on a file was refused.
+        /// guard denied an inotify watch on a file.
         DenyWatch = "deny.watch",
-        /// A program was refused because it could not be recorded.
+        /// guard denied the start of a program because it could not record it.
         DenyRecord = "deny.record",
         /// A connection to a host was opened.
         NetworkOpen = "network.open",
@@ -74,21 +74,21 @@ string_enum! {
         NetworkOutsider = "network.outsider",
         /// A request to a model's API.
         GatewayRequest = "gateway.request",
-        /// A gateway could not serve.
+        /// A gateway could not serve a request.
         GatewayError = "gateway.error",
         /// The repository accepted the run's commits.
         GitReceived = "git.received",
         /// The repository refused the run's commits.
         GitRefused = "git.refused",
-        /// Something that a reviewer should look at.
+        /// Something in the run's work that a reviewer should check.
         Finding = "finding",
-        /// Something that the caller of an agent should know.
+        /// A remark of `guard exec` for the caller.
         ExecNote = "exec.note",
-        /// An attempt failed and is made again.
+        /// An attempt failed, and guard tries again.
         ExecRetry = "exec.retry",
-        /// An attempt failed and is not made again, though its kind of failure may pass.
+        /// An attempt failed for a temporary reason, but guard does not try again.
         ExecNotRetried = "exec.not_retried",
-        /// How many events the reader missed.
+        /// The number of events that were dropped because the reader was too slow.
         ExecDropped = "exec.dropped",
         /// The result of a request to an agent.
         ExecResult = "exec.result",
@@ -98,23 +98,23 @@ string_enum! {
         AgentTurn = "agent.turn",
         /// The agent began or ended a step.
         AgentStep = "agent.step",
-        /// The agent said something.
+        /// A message of the agent.
         AgentMessage = "agent.message",
         /// The agent uses a tool.
         AgentToolUse = "agent.tool_use",
-        /// What a tool answered.
+        /// The result of a tool that the agent used.
         AgentToolResult = "agent.tool_result",
         /// What the agent is doing.
         AgentStatus = "agent.status",
         /// The agent reports an error.
         AgentError = "agent.error",
-        /// The agent is done.
+        /// The agent has finished.
         AgentResult = "agent.result",
-        /// A line of the agent's that is no JSON.
+        /// A line of the agent's output that is not JSON.
         AgentText = "agent.text",
-        /// An event of the agent's of a kind that its adapter does not know.
+        /// An event of a kind that the agent's adapter does not know.
         AgentOther = "agent.other",
-        /// Somebody in a task said something.
+        /// A message of an agent, of guard or of the user in a task.
         TaskSaid = "task.said",
         /// A step began.
         TaskStep = "task.step",
@@ -124,13 +124,13 @@ string_enum! {
         TaskAgent = "task.agent",
         /// A commit was made.
         TaskCommit = "task.commit",
-        /// The project's tests were run, or not.
+        /// The result of the project's tests, or why guard did not run them.
         TaskTests = "task.tests",
-        /// Work that stood in the way is saved under another name.
+        /// guard saved work that was in the way under a ref.
         TaskKept = "task.kept",
         /// The branch was delivered.
         TaskDelivered = "task.delivered",
-        /// A pull request was made.
+        /// A pull request was opened.
         TaskPullRequest = "task.pull_request",
         /// The task ended.
         TaskEnded = "task.ended",

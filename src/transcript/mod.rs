@@ -30,6 +30,6 @@ pub use event_type::EventType;
 pub use reader::{LONGEST_LINE, Reader, Step};
 pub use recorder::{Prepared, Recorder};
 pub use redact::{MARK, Redactor, StreamRedactor};
-pub use store::{FILE, FindError, Run, RunState, StateFolderError, Store, state_folder};
+pub use store::{FILE, FindError, Run, RunState, StateDirError, Store, runs_dir};
 pub use verify::{Check, Outcome, Problem, check};
 pub use writer::{Head, Line, Observer, Settings, Sink, Writer, create, prepare, start, start_on};

@@ -33,7 +33,7 @@ pub struct Reader<R = File> {
     line: Vec<u8>,
     /// Whether the caller has received the line in `line`.
     given: bool,
-    /// The rest of the line is skipped because the line is too long.
+    /// Whether the current line is too long, so that its rest is skipped.
     skipping: bool,
 }
 
@@ -48,7 +48,7 @@ impl Reader<File> {
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     Ok(file)
 }

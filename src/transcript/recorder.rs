@@ -13,14 +13,14 @@ use serde::Serialize;
 use super::event::{Stream, now};
 use super::event_type::EventType;
 
-/// Output waits while this many bytes are pending.
-const ROOM_FOR_OUTPUT: usize = 2 << 20;
-/// Other events wait while this many bytes are pending.
-const ROOM: usize = 8 << 20;
-/// From this many bytes on, the writer is told to write at once.
-const MUCH: usize = 256 << 10;
+/// Callers that record output wait while this many bytes are pending.
+const MAX_PENDING_OUTPUT: usize = 2 << 20;
+/// Callers that record other events wait while this many bytes are pending.
+const MAX_PENDING: usize = 8 << 20;
+/// From this many pending bytes on, callers wake the writer at once.
+const WAKE_THRESHOLD: usize = 256 << 10;
 /// Longer output is split into events of this size.
-const PIECE: usize = 64 << 10;
+const OUTPUT_CHUNK: usize = 64 << 10;
 
 /// An event whose data is already serialized as JSON.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Prepared {
     }
 
     /// Returns the message with a prefix.
-    pub fn prefixed(&self, words: &str) -> String {
-        format!("{words}{}", self.message)
+    pub fn prefixed(&self, prefix: &str) -> String {
+        format!("{prefix}{}", self.message)
     }
 
     /// The data as a JSON value, for callers that add to it.
@@ -63,8 +63,8 @@ impl Recorder {
             if let Err(error) = serde_json::to_writer(&mut *bytes, data) {
                 // Keep the event even if its data cannot be serialized.
                 bytes.truncate(split);
-                let said = serde_json::json!({ "data_lost": error.to_string() }).to_string();
-                bytes.extend_from_slice(said.as_bytes());
+                let lost = serde_json::json!({ "data_lost": error.to_string() }).to_string();
+                bytes.extend_from_slice(lost.as_bytes());
             }
         });
     }
@@ -75,7 +75,7 @@ impl Recorder {
     }
 
     fn push(&self, event_type: EventType, message: &str, write_data: impl FnOnce(&mut Vec<u8>)) {
-        let mut state = self.shared.with_room(ROOM);
+        let mut state = self.shared.with_room(MAX_PENDING);
         if state.closed {
             return;
         }
@@ -91,13 +91,13 @@ impl Recorder {
 
     /// Records output of the agent. Waits while the writer is far behind.
     pub fn output(&self, stream: Stream, bytes: &[u8]) {
-        for piece in bytes.chunks(PIECE) {
+        for piece in bytes.chunks(OUTPUT_CHUNK) {
             if self.shared.output_cut.load(Ordering::Relaxed) {
                 self.shared.uncounted.events.fetch_add(1, Ordering::Relaxed);
                 self.shared.uncounted.bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
                 continue;
             }
-            let mut state = self.shared.with_room(ROOM_FOR_OUTPUT);
+            let mut state = self.shared.with_room(MAX_PENDING_OUTPUT);
             if state.closed {
                 return;
             }
@@ -106,18 +106,19 @@ impl Recorder {
             batch.bytes.extend_from_slice(piece);
             let end = batch.bytes.len();
             batch.entries.push(Entry { time: now(), kind: Kind::Output(stream), start, split: start, end });
-            if self.shared.hurries() && !state.told {
-                self.shared.nudge(&mut state);
+            if self.shared.output_is_immediate() && !state.notified {
+                self.shared.notify_writer(&mut state);
             } else {
                 self.shared.wake(&mut state);
             }
         }
     }
 
-    /// From now on output is written at once, because somebody watches it. Nobody waits for the thread that
-    /// records output, so the cost of waking the writer does not matter. Other events are still batched.
-    pub fn hurry(&self) {
-        self.shared.hurries.store(true, Ordering::Relaxed);
+    /// From now on the writer writes output at once, because a user watches it. No other thread waits for the
+    /// thread that records output, so the cost of waking the writer does not matter. Other events are still
+    /// batched.
+    pub fn write_output_immediately(&self) {
+        self.shared.output_is_immediate.store(true, Ordering::Relaxed);
     }
 
     /// The size limit that the transcript has reached, in bytes. The caller must then end the run: nothing
@@ -144,8 +145,8 @@ pub(super) struct Shared {
     /// Callers wait here for room in the buffer, or for the writer to finish.
     room: Condvar,
     failed: AtomicBool,
-    /// Output is written at once instead of batched.
-    hurries: AtomicBool,
+    /// Whether the writer writes output at once instead of batching it.
+    output_is_immediate: AtomicBool,
     /// The limit was reached: output is counted but not even copied.
     pub(super) output_cut: AtomicBool,
     pub(super) uncounted: Uncounted,
@@ -165,15 +166,15 @@ struct State {
     batch: Batch,
     /// The writer sleeps until a caller wakes it.
     asleep: bool,
-    /// The writer was told to write at once.
-    told: bool,
+    /// A caller has asked the writer to write at once.
+    notified: bool,
     /// The writer has taken a batch and has not finished it.
     busy: bool,
     /// The number of callers that wait for room or for the writer to finish.
     waiting: usize,
     closing: bool,
     /// The writer must call fsync at the end.
-    durably: bool,
+    sync_at_end: bool,
     /// No further events are accepted.
     closed: bool,
     failure: Option<String>,
@@ -225,7 +226,7 @@ impl Shared {
         let mut state = self.lock();
         while reason(&state) && !state.closed {
             state.waiting += 1;
-            self.nudge(&mut state);
+            self.notify_writer(&mut state);
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
         }
@@ -238,7 +239,7 @@ impl Shared {
     }
 
     /// Marks the current batch as finished, and wakes callers that wait for it.
-    fn is_done(&self, state: &mut State) {
+    fn finish_batch(&self, state: &mut State) {
         state.busy = false;
         if state.waiting > 0 {
             self.room.notify_all();
@@ -246,36 +247,36 @@ impl Shared {
     }
 
     fn wake(&self, state: &mut State) {
-        if state.asleep || (state.batch.bytes.len() >= MUCH && !state.told) {
-            self.nudge(state);
+        if state.asleep || (state.batch.bytes.len() >= WAKE_THRESHOLD && !state.notified) {
+            self.notify_writer(state);
         }
     }
 
-    fn nudge(&self, state: &mut State) {
+    fn notify_writer(&self, state: &mut State) {
         state.asleep = false;
-        state.told = true;
+        state.notified = true;
         self.work.notify_one();
     }
 
-    fn hurries(&self) -> bool {
-        self.hurries.load(Ordering::Relaxed)
+    fn output_is_immediate(&self) -> bool {
+        self.output_is_immediate.load(Ordering::Relaxed)
     }
 
     /// Asks the writer to write everything pending.
-    pub(super) fn hasten(&self) {
-        self.nudge(&mut self.lock());
+    pub(super) fn write_now(&self) {
+        self.notify_writer(&mut self.lock());
     }
 
     /// Asks the writer to write everything pending and to end.
-    pub(super) fn close(&self, durably: bool) {
+    pub(super) fn close(&self, sync_at_end: bool) {
         let mut state = self.lock();
         state.closing = true;
-        state.durably = durably;
-        self.nudge(&mut state);
+        state.sync_at_end = sync_at_end;
+        self.notify_writer(&mut state);
     }
 
-    pub(super) fn closes_durably(&self) -> bool {
-        self.lock().durably
+    pub(super) fn syncs_at_end(&self) -> bool {
+        self.lock().sync_at_end
     }
 
     /// From now on events are rejected and no caller waits.
@@ -287,7 +288,7 @@ impl Shared {
 
     /// Marks the transcript as failed because of an I/O error.
     pub(super) fn fail_for(&self, error: &std::io::Error) {
-        self.fail(format!("the transcript cannot be written: {error}"));
+        self.fail(error.to_string());
     }
 
     /// Marks the transcript as failed. Events are still accepted for the observer.
@@ -304,35 +305,36 @@ impl Shared {
     /// Makes the writer wait without a time limit until an event arrives.
     pub(super) fn sleep(&self) {
         let mut state = self.lock();
-        self.is_done(&mut state);
+        self.finish_batch(&mut state);
         if state.batch.entries.is_empty() && !state.closing {
             state.asleep = true;
         }
         while state.asleep {
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        // A wake-up alone does not mean that events are urgent, unless somebody watches: they usually come in
+        // A wake-up alone does not mean that events are urgent, unless a user watches: they usually come in
         // bursts.
-        state.told = state.closing || state.batch.bytes.len() >= MUCH || self.hurries();
+        state.notified =
+            state.closing || state.batch.bytes.len() >= WAKE_THRESHOLD || self.output_is_immediate();
     }
 
     /// Makes the writer wait before it begins. Returns early if much data is pending or the transcript closes.
     pub(super) fn pause(&self, time: Duration) {
         let state = self.lock();
-        drop(self.work.wait_timeout_while(state, time, |state| !state.told && !state.closing));
+        drop(self.work.wait_timeout_while(state, time, |state| !state.notified && !state.closing));
     }
 
     /// Makes the writer wait for up to `time`, less if much data is pending or the transcript closes. Then
     /// swaps the pending events with an empty batch.
-    pub(super) fn linger(&self, time: Duration, batch: &mut Batch) -> Waited {
+    pub(super) fn take_batch(&self, time: Duration, batch: &mut Batch) -> Waited {
         let mut state = self.lock();
-        self.is_done(&mut state);
+        self.finish_batch(&mut state);
         let (mut state, _) = self
             .work
-            .wait_timeout_while(state, time, |state| !state.told && !state.closing)
+            .wait_timeout_while(state, time, |state| !state.notified && !state.closing)
             .unwrap_or_else(PoisonError::into_inner);
         std::mem::swap(&mut state.batch, batch);
-        state.told = false;
+        state.notified = false;
         if state.waiting > 0 {
             self.room.notify_all();
         }

@@ -36,7 +36,7 @@ pub struct Redactor {
 
 enum Found {
     Nothing,
-    /// The start and end of what is known to be secret, and which of the bytes behind it to redact as well.
+    /// The start and end of the known secret, and which of the bytes after it to redact as well.
     Secret(usize, usize, Tail),
     /// From this offset on more text is needed. While less than the second number is pending, it may be shown.
     Undecided(usize, usize),

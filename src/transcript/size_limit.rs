@@ -58,7 +58,7 @@ pub(super) enum Admission {
 }
 
 #[derive(Debug)]
-pub(super) struct Bound {
+pub(super) struct SizeLimit {
     pub(super) limit: u64,
     reserve: u64,
     pub(super) written: u64,
@@ -69,7 +69,7 @@ pub(super) struct Bound {
     full: bool,
 }
 
-impl Bound {
+impl SizeLimit {
     pub(super) fn new(limit: u64, reserve: u64) -> Self {
         Self {
             limit,

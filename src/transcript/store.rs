@@ -21,26 +21,26 @@ use super::reader::{LONGEST_LINE, Reader, Step, open_file};
 /// The name of the transcript file in a run's directory.
 pub const FILE: &str = "transcript.jsonl";
 
-/// A run that is older than this and has no transcript was killed. A starting run may wait this long for a
-/// person to unlock a key.
+/// A run that is older than this and has no transcript was killed. A starting run may wait this long for the
+/// user to unlock a key.
 const LONGEST_BEGINNING: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The prefix of directories that are being deleted. The next prune finishes an interrupted one.
-const LEAVING: &str = ".leaving-";
+const DELETING_PREFIX: &str = ".leaving-";
 
 /// Why the state directory cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StateFolderError {
+pub enum StateDirError {
     /// Neither variable names an absolute directory.
     #[error("neither XDG_STATE_HOME nor HOME is an absolute path")]
     NoHome,
 }
 
 /// Returns the directory of runs: `$XDG_STATE_HOME/guard/runs`, by default in `~/.local/state`.
-pub fn state_folder() -> Result<PathBuf, StateFolderError> {
+pub fn runs_dir() -> Result<PathBuf, StateDirError> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
-    Ok(state.ok_or(StateFolderError::NoHome)?.join("guard/runs"))
+    Ok(state.ok_or(StateDirError::NoHome)?.join("guard/runs"))
 }
 
 /// The state of a run.
@@ -139,19 +139,19 @@ impl Run {
             first: None,
             last: None,
         };
-        if let Err(error) = run.look() {
+        if let Err(error) = run.read_first_and_last() {
             run.state = RunState::Unreadable;
             run.problem = Some(error.to_string());
         }
         run
     }
 
-    fn look(&mut self) -> io::Result<()> {
+    fn read_first_and_last(&mut self) -> io::Result<()> {
         let mut file = match open_file(&self.transcript) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.folder.is_dir() => {
                 return Err(io::Error::new(
                     error.kind(),
-                    "it has no transcript: guard is about to begin it, or was ended before",
+                    "there is no transcript yet: the run is starting, or guard was killed before it began",
                 ));
             }
             file => file?,
@@ -183,16 +183,16 @@ impl Run {
         if self.state != RunState::Unfinished {
             return None;
         }
-        let around = match &self.first {
+        let parent = match &self.first {
             Some(first) => Path::new(first.data.get("tmp")?.as_str()?).parent()?.to_path_buf(),
-            None => self.around_temporary(scratch),
+            None => self.scratch_dir(scratch),
         };
-        let name = around.file_name()?.to_str()?.strip_prefix("guard-")?;
+        let name = parent.file_name()?.to_str()?.strip_prefix("guard-")?;
         let is_its = name.len() >= SHORTEST_NAME && self.id.ends_with(name);
-        (is_its && is_own_folder(&around)).then_some(around)
+        (is_its && is_own_directory(&parent)).then_some(parent)
     }
 
-    fn around_temporary(&self, scratch: &Path) -> PathBuf {
+    fn scratch_dir(&self, scratch: &Path) -> PathBuf {
         let name = self.id.get(self.id.len().saturating_sub(SHORTEST_NAME)..).unwrap_or(&self.id);
         scratch.join(format!("guard-{name}"))
     }
@@ -207,7 +207,7 @@ impl Run {
 const SHORTEST_NAME: usize = 12;
 
 /// Whether the path is a directory of this user, and not a link to one.
-fn is_own_folder(path: &Path) -> bool {
+fn is_own_directory(path: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own)
 }
@@ -275,10 +275,10 @@ pub enum FindError {
     #[error("there are no runs in {}", .0.display())]
     Empty(PathBuf),
     /// No run has this name.
-    #[error("no run is called {0:?}")]
+    #[error("no run matches {0:?}")]
     Unknown(String),
     /// Several runs begin or end with this name.
-    #[error("{name:?} could be {} runs: {}", candidates.len(), shown(candidates))]
+    #[error("{name:?} matches {} runs: {}", candidates.len(), shown(candidates))]
     Ambiguous {
         /// The requested name.
         name: String,
@@ -305,8 +305,8 @@ impl Store {
     }
 
     /// Uses the current user's runs.
-    pub fn open() -> Result<Self, StateFolderError> {
-        Ok(Self::new(state_folder()?))
+    pub fn open() -> Result<Self, StateDirError> {
+        Ok(Self::new(runs_dir()?))
     }
 
     /// The path of the directory.
@@ -351,16 +351,16 @@ impl Store {
         }
     }
 
-    /// Deletes a finished run; any other is refused.
+    /// Deletes a finished run. Fails for any other run.
     pub fn delete(&self, run: &Run) -> io::Result<()> {
         // Check again: the state may have changed since the run was listed.
         if Run::read(&run.folder).state != RunState::Finished {
             return Err(io::Error::other("the run has not finished"));
         }
-        // Rename the directory first, so that nobody sees a partly deleted run.
-        let leaving = self.folder.join(format!("{LEAVING}{}", run.id));
-        std::fs::rename(&run.folder, &leaving)?;
-        crate::sys::remove_tree::remove_tree(&leaving)
+        // Rename the directory first, so that no other process sees a partly deleted run.
+        let deleting = self.folder.join(format!("{DELETING_PREFIX}{}", run.id));
+        std::fs::rename(&run.folder, &deleting)?;
+        crate::sys::remove_tree::remove_tree(&deleting)
     }
 
     /// Removes the temporary files that a killed run left behind.
@@ -379,9 +379,9 @@ impl Store {
         if !self.never_began(run) {
             return false;
         }
-        let around = run.around_temporary(scratch);
-        if is_own_folder(&around) {
-            ["tmp", "var", ""].iter().for_each(|part| drop(std::fs::remove_dir(around.join(part))));
+        let parent = run.scratch_dir(scratch);
+        if is_own_directory(&parent) {
+            ["tmp", "var", ""].iter().for_each(|part| drop(std::fs::remove_dir(parent.join(part))));
         }
         let _ = std::fs::remove_dir(run.folder.join("home"));
         std::fs::remove_dir(&run.folder).is_ok()
@@ -398,7 +398,7 @@ impl Store {
     pub fn tidy(&self) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.folder)? {
             let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with(LEAVING) {
+            if entry.file_name().to_string_lossy().starts_with(DELETING_PREFIX) {
                 crate::sys::remove_tree::remove_tree(&entry.path())?;
             }
         }
@@ -415,10 +415,10 @@ impl Store {
         let mut names = Vec::new();
         for entry in entries {
             let entry = entry.map_err(failed)?;
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
             // A name that is not UTF-8 cannot be a run id.
             match entry.file_name().into_string() {
-                Ok(name) if is_folder && !name.starts_with('.') => names.push(name),
+                Ok(name) if is_directory && !name.starts_with('.') => names.push(name),
                 _ => {}
             }
         }

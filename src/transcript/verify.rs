@@ -1,7 +1,7 @@
 //! Verifies a transcript: every hash, sequence number and run id, to the last line.
 //!
-//! The hash chain reveals a change to any line but the last, and any missing line before the end. Somebody
-//! who can write the file can also recompute the whole chain. Only the head hash that `guard` printed at the
+//! The hash chain reveals a change to any line but the last, and any missing line before the end. A process
+//! that can write the file can also recompute the whole chain. Only the head hash that `guard` printed at the
 //! end of the run protects against that.
 
 use std::io::{self, Read};
@@ -52,9 +52,7 @@ pub enum Problem {
     #[error("{0}")]
     NotAnEvent(String),
     /// The chain is broken: this line or the one before was changed, or a line between them is missing.
-    #[error(
-        "it does not follow from the line before: prev is {found}, the hash of the line before is {expected}"
-    )]
+    #[error("the hash chain is broken: `prev` is {found}, but the hash of the line before is {expected}")]
     Chain {
         /// The hash in the file.
         found: String,
@@ -62,7 +60,7 @@ pub enum Problem {
         expected: String,
     },
     /// The sequence number is wrong.
-    #[error("its seq is {found} and should be {expected}")]
+    #[error("the sequence number is {found}, expected {expected}")]
     Number {
         /// The number in the file.
         found: u64,
@@ -70,10 +68,10 @@ pub enum Problem {
         expected: u64,
     },
     /// The line belongs to another run.
-    #[error("it belongs to another run, {0}")]
+    #[error("the line belongs to another run, {0}")]
     OtherRun(String),
     /// The line follows the last event of the run.
-    #[error("it stands after the end of the run")]
+    #[error("the line follows the last event of the run, `run.finished`")]
     AfterTheEnd,
 }
 

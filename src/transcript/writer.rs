@@ -3,7 +3,7 @@
 //!
 //! Lines reach the file within about ten milliseconds, many in one `write`. If the process is killed at any
 //! moment, the file is readable up to its last complete line. The file is synced twice: at the beginning,
-//! while nobody waits for it, and in [`Writer::finish`], which then has little left to sync.
+//! while no other thread waits for it, and in [`Writer::finish`], which then has little left to sync.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ use super::event_type::EventType;
 use super::output::Output;
 use super::recorder::{Batch, Entry, Kind, Recorder, Shared, Waited};
 use super::redact::Redactor;
-use super::size_limit::{Admission, Bound, Class};
+use super::size_limit::{Admission, Class, SizeLimit};
 use super::store::{FILE, lock};
 
 /// How long events may wait to be batched.
@@ -153,26 +153,26 @@ pub fn prepare(
     observer: Option<Observer>,
 ) -> (Recorder, Writer) {
     let shared = Arc::new(Shared::default());
-    let theirs = shared.clone();
+    let writer_shared = shared.clone();
     let work = move || {
-        let _end = EndsWithThread(theirs.clone());
+        let _end = EndsWithThread(writer_shared.clone());
         // Wait a little, so that the writer does not compete with the start of the run.
-        theirs.pause(TICK);
+        writer_shared.pause(TICK);
         let settings = settings();
-        let pen = TranscriptWriter {
-            shared: theirs,
+        let writer = TranscriptWriter {
+            shared: writer_shared,
             sink,
             observer,
             chain: Chain::new(&settings.run_id),
             redactor: Redactor::new(&settings.redact_values),
             outputs: Stream::ALL.map(Output::new),
-            bound: Bound::new(settings.limit_bytes, settings.reserve_bytes),
+            size_limit: SizeLimit::new(settings.limit_bytes, settings.reserve_bytes),
             ready: Vec::new(),
             message: Vec::new(),
             data: Vec::new(),
             finished: false,
         };
-        pen.run()
+        writer.run()
     };
     (Recorder { shared: shared.clone() }, Writer { shared, work: Some(Box::new(work)), thread: None })
 }
@@ -195,8 +195,8 @@ impl Writer {
     }
 
     /// Writes everything pending at once instead of batching it.
-    pub fn hasten(&self) {
-        self.shared.hasten();
+    pub fn write_now(&self) {
+        self.shared.write_now();
     }
 
     /// Waits until everything recorded so far is written and the observer has seen it.
@@ -231,7 +231,7 @@ impl Drop for Writer {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("the thread that writes the transcript is gone")
+    io::Error::other("the thread that writes the transcript has died")
 }
 
 /// A panic in the thread, for example in the observer, must not leave callers waiting for room.
@@ -254,12 +254,12 @@ struct TranscriptWriter {
     chain: Chain,
     redactor: Redactor,
     outputs: [Output; 3],
-    bound: Bound,
+    size_limit: SizeLimit,
     /// Lines not yet written.
     ready: Vec<u8>,
     message: Vec<u8>,
     data: Vec<u8>,
-    /// The last event was recorded; later events are ignored.
+    /// Whether the last event was recorded. Later events are ignored.
     finished: bool,
 }
 
@@ -272,10 +272,10 @@ impl TranscriptWriter {
             if quiet >= QUIET_TICKS && !self.outputs.iter().any(Output::waits) {
                 self.shared.sleep();
             }
-            let waited = self.shared.linger(TICK, &mut batch);
+            let waited = self.shared.take_batch(TICK, &mut batch);
             quiet = if waited == Waited::Work { 0 } else { quiet + 1 };
             self.take(&mut batch);
-            self.show_held();
+            self.write_held_output();
             self.flush();
             if waited == Waited::Closing {
                 return self.close();
@@ -308,7 +308,7 @@ impl TranscriptWriter {
 
     fn event(&mut self, event_type: EventType, entry: &Entry, bytes: &[u8]) {
         if event_type == EventType::RunFinished {
-            self.last_words(entry.time);
+            self.write_pending(entry.time);
         }
         let (message, data) = (&bytes[entry.start..entry.split], &bytes[entry.split..entry.end]);
         self.clean(message, data);
@@ -340,9 +340,9 @@ impl TranscriptWriter {
     }
 
     fn output(&mut self, stream: Stream, time: i64, piece: &[u8], last: bool) {
-        if self.bound.output_is_cut() {
+        if self.size_limit.output_is_cut() {
             if !piece.is_empty() {
-                self.bound.admit(Class::Output, piece.len(), piece.len());
+                self.size_limit.admit(Class::Output, piece.len(), piece.len());
             }
             return;
         }
@@ -356,10 +356,10 @@ impl TranscriptWriter {
     }
 
     /// Emits output that was held back as the possible beginning of a secret, because nothing followed.
-    fn show_held(&mut self) {
+    fn write_held_output(&mut self) {
         for stream in Stream::ALL {
             let output = &mut self.outputs[stream as usize];
-            if !output.waits() || self.bound.output_is_cut() {
+            if !output.waits() || self.size_limit.output_is_cut() {
                 continue;
             }
             let time = now();
@@ -371,7 +371,7 @@ impl TranscriptWriter {
     }
 
     /// Writes, before the last event, what is still held back and the number of dropped events.
-    fn last_words(&mut self, time: i64) {
+    fn write_pending(&mut self, time: i64) {
         if self.finished {
             return;
         }
@@ -379,20 +379,18 @@ impl TranscriptWriter {
             self.output(stream, time, b"", true);
         }
         let uncounted = &self.shared.uncounted;
-        self.bound.dropped.output_events += uncounted.events.swap(0, Ordering::Relaxed);
-        self.bound.dropped.output_bytes += uncounted.bytes.swap(0, Ordering::Relaxed);
-        let dropped = self.bound.dropped;
+        self.size_limit.dropped.output_events += uncounted.events.swap(0, Ordering::Relaxed);
+        self.size_limit.dropped.output_bytes += uncounted.bytes.swap(0, Ordering::Relaxed);
+        let dropped = self.size_limit.dropped;
         if dropped != Default::default() {
-            let message = format!(
-                "left out: {} bytes of output, {} other events",
-                dropped.output_bytes, dropped.events
-            );
-            self.own(EventType::TranscriptDropped, &message, time, &json!(dropped));
+            let message =
+                format!("dropped: {} bytes of output, {} other events", dropped.output_bytes, dropped.events);
+            self.write_meta(EventType::TranscriptDropped, &message, time, &json!(dropped));
         }
     }
 
     /// Records an event of the transcript itself.
-    fn own(&mut self, event_type: EventType, message: &str, time: i64, data: &serde_json::Value) {
+    fn write_meta(&mut self, event_type: EventType, message: &str, time: i64, data: &serde_json::Value) {
         self.message = message.as_bytes().to_vec();
         self.data = data.to_string().into_bytes();
         self.write(Class::Always, event_type, time);
@@ -405,17 +403,17 @@ impl TranscriptWriter {
         }
         let message = String::from_utf8_lossy(&self.message);
         let length = self.chain.length_of(event_type.as_str(), &message, &self.data);
-        if self.bound.becomes_full(class, length) {
+        if self.size_limit.becomes_full(class, length) {
             self.full(time);
         }
         let message = String::from_utf8_lossy(&self.message);
-        match self.bound.admit(class, length, self.message.len() + self.data.len()) {
+        match self.size_limit.admit(class, length, self.message.len() + self.data.len()) {
             Admission::Drop => return,
             Admission::Cut => return self.cut(class, time),
             Admission::Write => {}
         }
         let line = self.chain.append(event_type.as_str(), &message, time, &self.data, &mut self.ready);
-        self.bound.written += line.len() as u64 + 1;
+        self.size_limit.written += line.len() as u64 + 1;
         if let Some(observer) = &mut self.observer {
             let data = String::from_utf8_lossy(&self.data);
             observer(&Line { event_type, message: &message, data: &data, json: &self.ready[line] });
@@ -424,16 +422,16 @@ impl TranscriptWriter {
 
     /// Records that the run must end, before the event that exceeded the limit.
     fn full(&mut self, time: i64) {
-        let limit = self.bound.full_at();
+        let limit = self.size_limit.full_at();
         self.shared.full_at.store(limit, Ordering::Release);
         let (message, data) = (std::mem::take(&mut self.message), std::mem::take(&mut self.data));
-        let words = format!("the transcript reached {limit} bytes; the run is ended");
-        self.own(EventType::TranscriptFull, &words, time, &json!({ "limit_bytes": limit }));
+        let text = format!("the transcript reached its limit of {limit} bytes; guard ends the run");
+        self.write_meta(EventType::TranscriptFull, &text, time, &json!({ "limit_bytes": limit }));
         (self.message, self.data) = (message, data);
     }
 
     fn cut(&mut self, class: Class, time: i64) {
-        let limit = self.bound.limit_of(class);
+        let limit = self.size_limit.limit_of(class);
         let what = match class {
             Class::Output => "output",
             Class::Important => "refusals, findings and git events",
@@ -442,8 +440,13 @@ impl TranscriptWriter {
         if class == Class::Output {
             self.shared.output_cut.store(true, Ordering::Relaxed);
         }
-        let message = format!("the transcript reached {limit} bytes; from here on it has no more {what}");
-        self.own(EventType::TranscriptCut, &message, time, &json!({ "dropped": what, "limit_bytes": limit }));
+        let message = format!("the transcript reached {limit} bytes; from here on, {what} are not recorded");
+        self.write_meta(
+            EventType::TranscriptCut,
+            &message,
+            time,
+            &json!({ "dropped": what, "limit_bytes": limit }),
+        );
     }
 
     fn flush(&mut self) {
@@ -460,14 +463,14 @@ impl TranscriptWriter {
     }
 
     fn close(mut self) -> io::Result<Head> {
-        self.last_words(now());
+        self.write_pending(now());
         self.flush();
         if let Some(why) = self.shared.failure() {
             return Err(io::Error::other(why));
         }
-        if self.shared.closes_durably() {
+        if self.shared.syncs_at_end() {
             self.sink.sync()?;
         }
-        Ok(Head { seq: self.chain.seq, hash: chain::text(&self.chain.last), bytes: self.bound.written })
+        Ok(Head { seq: self.chain.seq, hash: chain::text(&self.chain.last), bytes: self.size_limit.written })
     }
 }

@@ -4,13 +4,15 @@ use std::path::Path;
 
 use super::git::refs;
 
-/// The object that a branch of a git directory names, as a receive reads it.
+/// Reads the object that a branch of a git directory names, as guard does when it receives the branch.
 pub fn branch(git_dir: &Path, name: &str, object_format: &str) -> Option<String> {
-    refs::read(git_dir, &git_dir.join("packed-refs-before"), name, object_format).ok()
+    refs::read_ref(git_dir, &git_dir.join("packed-refs-before"), name, object_format).ok()
 }
 
-/// The number of refs, except one, that differ from before a run; `None` if they are refused.
+/// Counts the refs, except one, that differ from `packed-refs-before`; `None` if guard refuses to read the
+/// refs.
 pub fn changed_refs(git_dir: &Path, except: &str, object_format: &str) -> Option<usize> {
-    let changed = refs::changed(git_dir, &git_dir.join("packed-refs-before"), except, object_format).ok()?;
+    let before = git_dir.join("packed-refs-before");
+    let changed = refs::changed_refs(git_dir, &before, except, object_format).ok()?;
     Some(changed.listed.len())
 }

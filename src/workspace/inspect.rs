@@ -1,4 +1,4 @@
-//! Lists workspaces, shows what is in them, and previews merges. Changes nothing in the repository.
+//! Lists workspaces, shows their changes, and previews merges. Never changes the repository.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,43 +18,43 @@ pub struct Entry {
     pub run_folder: PathBuf,
     /// The workspace's record, or why it cannot be read.
     pub record: Result<Record, WorkspaceError>,
-    /// A guard process holds the workspace's lock.
+    /// True if a guard process holds the workspace's lock.
     pub is_busy: bool,
 }
 
-/// All workspaces of the runs in this directory, the newest first.
+/// Lists the workspaces of all runs in the directory `runs`, the newest first.
 pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
     let entries = match std::fs::read_dir(runs) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => at("read", runs, entries)?,
     };
-    let mut folders: Vec<PathBuf> =
-        entries.flatten().map(|entry| entry.path()).filter(|folder| Record::exists(folder)).collect();
-    folders.sort();
-    folders.reverse();
+    let mut dirs: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|dir| Record::exists(dir)).collect();
+    dirs.sort();
+    dirs.reverse();
     let entry = |run_folder: PathBuf| {
         let (record, is_busy) = (Record::read(&run_folder), Lock::is_held(&run_folder));
         Entry { run_folder, record, is_busy }
     };
-    Ok(folders.into_iter().map(entry).collect())
+    Ok(dirs.into_iter().map(entry).collect())
 }
 
-/// The effect of merging a branch.
+/// What merging a run's branch into another branch would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preview {
-    /// The branch that it would be merged into.
+    /// The branch to merge into.
     pub into: String,
-    /// The number of commits that it would bring.
+    /// The number of commits that only the run's branch has.
     pub ahead: usize,
-    /// The number of commits that it lacks.
+    /// The number of commits that only the other branch has.
     pub behind: usize,
-    /// The files that it would change.
+    /// The files that the run's branch changed.
     pub files: Vec<PathBuf>,
-    /// The files with conflicts.
+    /// The files in which the merge would have conflicts.
     pub conflicts: Vec<PathBuf>,
 }
 
-/// Needs no lock: records are replaced atomically.
+/// Opens a workspace for reading. Takes no lock, because guard replaces records atomically.
 fn peek(run_folder: &Path) -> Result<Reader, WorkspaceError> {
     Ok(Reader { record: Record::read(run_folder)? })
 }
@@ -64,24 +64,24 @@ struct Reader {
 }
 
 impl Reader {
-    /// A jailed git call that reads the agent's commits and can start nothing.
+    /// Builds a jailed git call that reads the agent's commits and cannot start processes.
     fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: 0 };
-        self.jailed(verb, &[], true, bounds).map(|git| git.within(&self.record.common_dir))
+        self.jailed(verb, &[], true, bounds).map(|git| git.current_dir(&self.record.common_dir))
     }
 
     fn jailed(
         &self,
         verb: &str,
         write: &[&Path],
-        alone: bool,
+        no_children: bool,
         bounds: Bounds,
     ) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
         read.push(&record.common_dir);
-        let jail = Jail::new(program()?, &read, write, alone, bounds)?;
-        Ok(Git::new(Trust::Neutral, verb)?.dir(&record.common_dir).jailed(jail))
+        let jail = Jail::new(program()?, &read, write, no_children, bounds)?;
+        Ok(Git::new(Trust::Neutral, verb)?.git_dir(&record.common_dir).jailed(jail))
     }
 
     fn branch(&self) -> &str {
@@ -89,7 +89,7 @@ impl Reader {
     }
 }
 
-/// The diff between the run's base and its branch, as text.
+/// The diff between the run's base and its branch: a summary with `stat`, otherwise a patch.
 pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     let reader = peek(run_folder)?;
     let shape = if stat { "--stat" } else { "--patch" };
@@ -111,7 +111,7 @@ pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     Ok(output)
 }
 
-/// Previews merging the run's branch into another branch, or the user's current one. Writes nothing to the
+/// Previews merging the run's branch into `into`, by default the user's current branch. Writes nothing to the
 /// repository.
 pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, WorkspaceError> {
     let reader = peek(run_folder)?;
@@ -121,11 +121,11 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
         .git("rev-parse")?
         .args(["--verify", "--quiet", "--end-of-options"])
         .arg(format!("{into}^{{commit}}"))
-        .answer()?;
+        .output()?;
     if !target.status.success() {
         return Err(WorkspaceError::refused(
-            format!("{into:?} is no commit of the repository"),
-            "`git branch --all` shows the names",
+            format!("{into:?} is not a commit of the repository"),
+            "`git branch --all` shows the branches to merge into",
         ));
     }
     let target = line(target.output);
@@ -146,20 +146,20 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
         .run()?;
     // The merge's trees are written to the run's directory, not to the repository.
     let scratch = run_folder.join("preview");
-    at("make", &scratch, std::fs::create_dir_all(&scratch))?;
+    at("create", &scratch, std::fs::create_dir_all(&scratch))?;
     let objects: Vec<Vec<u8>> =
         reader.record.objects.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
-    // Merging starts the drivers that attributes and configuration name, so they run in a jail with no access
-    // to anything. Their temporary files go to git's working directory.
+    // git starts the merge drivers that attributes and configuration name, so it runs in a jail. The drivers
+    // write their temporary files to git's working directory.
     let bounds = Bounds { cpu_seconds: 120, memory: 4 << 30, file: libc::RLIM_INFINITY };
     let merged = reader
         .jailed("merge-tree", &[&scratch], false, bounds)?
-        .within(&scratch)
-        .limit(Duration::from_secs(120))
+        .current_dir(&scratch)
+        .timeout(Duration::from_secs(120))
         .args(["--write-tree", "--name-only", "--no-messages", "-z", &target, reader.branch()])
         .env("GIT_OBJECT_DIRECTORY", &scratch)
         .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", OsStr::from_bytes(&objects.join(&b':')))
-        .answer();
+        .output();
     let _ = crate::sys::remove_tree::remove_tree(&scratch);
     let merged = merged?;
     if merged.code() > 1 {

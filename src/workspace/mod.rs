@@ -1,20 +1,20 @@
-//! Gives a run its place in git (a worktree, a branch and a quarantine), and receives one branch back from
-//! it.
+//! Creates the git workspace of a run (a worktree, a branch and a quarantine), and receives one branch from
+//! it afterwards.
 //!
 //! ```text
 //!   user's repository ──open──►  worktree + task branch          (guard, before the agent)
-//!          │  objects, read-only ▲        quarantine: a private git directory the agent may ruin
+//!          │  objects, read-only ▲        quarantine: a private git directory that the agent may write
 //!          │                     │           │
 //!          ◄──── receive ────────┴──jailed───┘                   (guard, when the agent has ended)
 //! ```
 //!
 //! [`Repository::find`] finds the user's repository, [`Workspace::open`] creates everything a run needs, and
-//! [`Workspace::receive`] takes exactly one branch out of the quarantine, as a server takes a push from a
-//! stranger. [`Workspace::settle`] gives the worktree back to the user. A record in the run's directory says
-//! what was created, so that an interrupted operation can be finished or undone.
+//! [`Workspace::receive`] takes exactly one branch out of the quarantine, as a server accepts a push from an
+//! untrusted client. [`Workspace::dispose`] gives the worktree back to the user. A record in the run's
+//! directory says what was created, so that guard can finish or undo an interrupted operation.
 //!
-//! This module must never run what an agent wrote, discover a repository from an agent's worktree, read an
-//! agent's configuration, or delete work that is not kept elsewhere.
+//! This module must never run what an agent wrote, discover a repository from an agent's worktree, obey an
+//! agent's git configuration, or delete work that exists nowhere else.
 
 mod dispose;
 pub mod findings;
@@ -57,7 +57,7 @@ pub enum WorkspaceError {
     /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// The operation, as a verb.
+        /// The operation, as a verb phrase that the path completes: `read`, `copy files to`.
         what: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -80,27 +80,27 @@ pub enum WorkspaceError {
         /// What the user can do next.
         hint: &'static str,
     },
-    /// A commit's trees are too large for any git to read into an index.
+    /// A commit has more paths than git can read into an index in reasonable memory and time.
     #[error(transparent)]
     Trees(TreeSizeError),
     /// The record of a workspace cannot be parsed.
-    #[error("{} is not a workspace's record: {problem}", path.display())]
+    #[error("{} is not a valid workspace record: {problem}", path.display())]
     Record {
-        /// The record's file.
+        /// The file that holds the record.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
-    /// Another process holds the workspace's lock.
-    #[error("{} is in use by another guard", .0.display())]
+    /// Another process holds the lock of this run directory or worktree.
+    #[error("{} is in use by another guard process", .0.display())]
     Busy(PathBuf),
-    /// The worktree to continue in is missing, or is not what it was. Nothing was created.
+    /// The worktree in which the run should continue is missing or was replaced. Nothing was created.
     #[error("{0}")]
     Lost(String),
     /// A signal arrived during creation. Nothing was created.
-    #[error("cancelled by {0} while the worktree was made")]
+    #[error("cancelled by {0} while creating the worktree")]
     Interrupted(nix::sys::signal::Signal),
-    /// The jail for git could not be set up.
+    /// The sandbox for guard's own git processes could not be set up.
     #[error(transparent)]
     Jail(#[from] crate::sandbox::SandboxError),
 }
@@ -122,19 +122,19 @@ impl WorkspaceError {
                 Some("install git 2.38 or newer in a directory of PATH that only you and root can write")
             }
             Self::Git(GitError::TimedOut { .. }) => {
-                Some("something holds git up there: a pipe in the place of a file, or a very slow disk")
+                Some("something blocks git: look for a FIFO in place of a file, or a very slow disk")
             }
             Self::Lost(_) => {
-                Some("`guard worktree list` shows what there is; begin a new run without --branch")
+                Some("`guard worktree list` shows the existing worktrees; start a new run without --branch")
             }
-            Self::Interrupted(_) => Some("nothing of it is left; start it again when it is wanted"),
-            Self::Busy(_) => Some("wait for the run to end; `guard worktree list` shows it"),
+            Self::Interrupted(_) => Some("guard removed everything that it had created; start the run again"),
+            Self::Busy(_) => Some("wait for the other run to end; `guard worktree list` shows it"),
             _ => None,
         }
     }
 }
 
-/// Adds the operation and the path to an I/O error.
+/// Adds the operation (see [`WorkspaceError::Io`]) and the path to an I/O error.
 fn at<T>(what: &'static str, path: &Path, result: io::Result<T>) -> Result<T, WorkspaceError> {
     result.map_err(|source| WorkspaceError::Io { what, path: path.to_path_buf(), source })
 }

@@ -1,12 +1,12 @@
-//! Finds repositories below a directory that a run may write, before the run, and compares them after it.
+//! Finds git repositories below a directory that a run may write, and reports how the run changed them.
 //!
-//! Whoever can write a repository's configuration or hooks chooses what the user's next git command there
-//! executes. A run in a plain directory (or in place, or with `--write`) must therefore not change the
-//! repositories in it unnoticed. [`search`] finds them. [`Snapshot`] records them, and later reports which of
-//! them changed, moved, disappeared or are new.
+//! A process that can write a repository's configuration or hooks chooses what the user's next git command
+//! there executes. Therefore guard must notice when a run in a plain directory (or with `--in-place` or
+//! `--write`) changes a repository in it. [`search`] finds the repositories before the run. [`Snapshot`]
+//! records them, and after the run reports which ones changed, moved, disappeared or are new.
 //!
-//! The search opens directories one below the other, follows no symbolic link, starts nothing, and is bounded
-//! in entries, depth, time and number of results. Its result says what it could not read.
+//! The search follows no symbolic link, starts no process, and is limited in entries, depth, time and number
+//! of results. Its result says what it could not read.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant, SystemTime};
 use super::findings;
 use super::findings::Danger;
 use super::git::gitfile;
-use super::snapshot::{Difference, DirectoryState, Entry, ExpectedChanges, Fingerprint};
+use super::snapshot::{Difference, Entry, ExpectedChanges, Fingerprint, OpenDirectory};
 
 /// The limits of a search.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchBounds {
     /// Maximum number of directory entries.
     pub entries: usize,
-    /// Maximum depth. Each level holds one open descriptor.
+    /// Maximum depth of directories. The search holds one open descriptor per level.
     pub depth: usize,
     /// Maximum number of repositories.
     pub repositories: usize,
@@ -40,16 +40,16 @@ impl Default for SearchBounds {
     }
 }
 
-/// How git finds a repository at a path.
+/// What makes git treat a path as a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RepositoryKind {
     /// A directory named `.git`.
     GitDirectory,
-    /// A file named `.git` that names the git directory: linked worktrees and submodules.
+    /// A file named `.git` that contains the path of a git directory, as in linked worktrees and submodules.
     GitFile,
-    /// `.git` is a symbolic link or a special file. Mounts cannot protect it.
+    /// `.git` is a symbolic link or a special file. Guard cannot protect it with a mount.
     GitLink,
-    /// A directory that is a repository without being named `.git`.
+    /// A git directory with any other name.
     Bare,
 }
 
@@ -58,7 +58,7 @@ pub enum RepositoryKind {
 pub struct NestedRepository {
     /// The absolute path of the `.git` entry, or of the bare repository.
     pub path: PathBuf,
-    /// How git finds the repository here.
+    /// What makes git treat the path as a repository.
     pub kind: RepositoryKind,
 }
 
@@ -67,7 +67,7 @@ pub struct NestedRepository {
 pub struct SearchResult {
     /// The repositories, sorted by path. Nothing inside a repository's own git directory is listed.
     pub repositories: Vec<NestedRepository>,
-    /// Why there may be more; `None` if the search was complete.
+    /// Why the search may have missed repositories; `None` if it was complete.
     pub unseen: Option<String>,
 }
 
@@ -80,9 +80,9 @@ pub fn search(root: &Path, bounds: SearchBounds) -> SearchResult {
         user: nix::unistd::geteuid().as_raw(),
         found: SearchResult::default(),
     };
-    match DirectoryState::open(root) {
-        Ok(folder) => search.directory(&folder, root, 0),
-        Err(error) => search.unseen(format!("{} cannot be read: {error}", root.display())),
+    match OpenDirectory::open(root) {
+        Ok(dir) => search.search_dir(&dir, root, 0),
+        Err(error) => search.unseen(format!("cannot read {}: {error}", root.display())),
     }
     search.follow_git_files(root);
     let mut found = search.found;
@@ -111,7 +111,7 @@ impl Search {
         } else if self.found.repositories.len() >= self.bounds.repositories {
             self.unseen(format!("it has more than {} repositories", self.bounds.repositories));
         } else if Instant::now() > self.deadline {
-            self.unseen(format!("searching it takes longer than {} seconds", self.bounds.time.as_secs()));
+            self.unseen(format!("the search takes longer than {} seconds", self.bounds.time.as_secs()));
         } else {
             return false;
         }
@@ -122,12 +122,12 @@ impl Search {
         self.found.repositories.push(NestedRepository { path, kind });
     }
 
-    fn directory(&mut self, folder: &DirectoryState, path: &Path, depth: usize) {
-        let entries = match folder.entries_up_to(self.left) {
+    fn search_dir(&mut self, dir: &OpenDirectory, path: &Path, depth: usize) {
+        let entries = match dir.entries_up_to(self.left) {
             Ok(entries) => entries,
-            Err(error) => return self.unseen(format!("{} cannot be read: {error}", path.display())),
+            Err(error) => return self.unseen(format!("cannot read {}: {error}", path.display())),
         };
-        if is_bare(folder, &entries) {
+        if is_bare(dir, &entries) {
             return self.add(path.to_path_buf(), RepositoryKind::Bare);
         }
         let mut directories = Vec::new();
@@ -138,14 +138,14 @@ impl Search {
             self.left -= 1;
             let at = path.join(OsStr::from_bytes(entry.name.to_bytes()));
             if entry.name.to_bytes() == b".git" {
-                if let Some(kind) = kind_of_git_entry(folder) {
+                if let Some(kind) = kind_of_git_entry(dir) {
                     self.add(at, kind);
                 }
                 continue;
             }
-            let is_directory = entry.is_folder.unwrap_or_else(|| {
-                folder.stat_of(&entry.name).ok().flatten().is_some_and(|stat| stat.is_folder())
-            });
+            let is_directory = entry
+                .is_dir
+                .unwrap_or_else(|| dir.stat_of(&entry.name).ok().flatten().is_some_and(|stat| stat.is_dir()));
             if is_directory {
                 directories.push((entry.name, at));
             }
@@ -157,26 +157,26 @@ impl Search {
             if depth + 1 >= self.bounds.depth {
                 return self.unseen(format!(
                     "{} is more than {} levels deep",
-                    shortened(&at),
+                    truncated(&at),
                     self.bounds.depth
                 ));
             }
-            match folder.inside(&name) {
-                Ok(Some(inner)) => self.directory(&inner, &at, depth + 1),
+            match dir.open_subdir(&name) {
+                Ok(Some(inner)) => self.search_dir(&inner, &at, depth + 1),
                 Ok(None) => {}
-                // The run can open a closed directory of its own user. Other users' directories it cannot
-                // enter either.
-                Err(error) if self.is_own(folder, &name) => {
-                    self.unseen(format!("{} cannot be read: {error}", at.display()));
+                // The run can restore the permissions of its user's directories, so report those. Directories
+                // of other users are closed to the run as well.
+                Err(error) if self.is_own(dir, &name) => {
+                    self.unseen(format!("cannot read {}: {error}", at.display()));
                 }
                 Err(_) => {}
             }
         }
     }
 
-    fn is_own(&self, folder: &DirectoryState, name: &CStr) -> bool {
+    fn is_own(&self, dir: &OpenDirectory, name: &CStr) -> bool {
         let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
-        let found = nix::sys::stat::fstatat(folder.as_fd(), name, flags);
+        let found = nix::sys::stat::fstatat(dir.as_fd(), name, flags);
         found.map_or(true, |found| self.user == 0 || found.st_uid == self.user)
     }
 
@@ -196,7 +196,7 @@ impl Search {
 }
 
 /// Truncates a path that may be thousands of characters long.
-fn shortened(path: &Path) -> String {
+fn truncated(path: &Path) -> String {
     let text = path.display().to_string();
     match text.char_indices().nth(120) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -204,19 +204,20 @@ fn shortened(path: &Path) -> String {
     }
 }
 
-/// Decides as git does: a HEAD with objects and refs, or with `commondir`.
-fn is_bare(folder: &DirectoryState, entries: &[Entry]) -> bool {
+/// True if git would treat the directory as a git directory: it has `HEAD`, and either `objects` and `refs`
+/// or `commondir`.
+fn is_bare(dir: &OpenDirectory, entries: &[Entry]) -> bool {
     if !entries.iter().any(|entry| entry.name.to_bytes() == b"HEAD") {
         return false;
     }
-    let exists = |name: &CStr| folder.stat_of(name).ok().flatten().is_some();
-    let is_head = folder.stat_of(c"HEAD").ok().flatten().is_some_and(|stat| !stat.is_folder());
+    let exists = |name: &CStr| dir.stat_of(name).ok().flatten().is_some();
+    let is_head = dir.stat_of(c"HEAD").ok().flatten().is_some_and(|stat| !stat.is_dir());
     is_head && (exists(c"commondir") || exists(c"objects") && exists(c"refs"))
 }
 
-fn kind_of_git_entry(folder: &DirectoryState) -> Option<RepositoryKind> {
-    let stat = folder.stat_of(c".git").ok().flatten()?;
-    Some(if stat.is_folder() {
+fn kind_of_git_entry(dir: &OpenDirectory) -> Option<RepositoryKind> {
+    let stat = dir.stat_of(c".git").ok().flatten()?;
+    Some(if stat.is_dir() {
         RepositoryKind::GitDirectory
     } else if stat.is_file() {
         RepositoryKind::GitFile
@@ -226,10 +227,10 @@ fn kind_of_git_entry(folder: &DirectoryState) -> Option<RepositoryKind> {
 }
 
 /// Maximum size of a `.git` file.
-const LARGEST_GIT_FILE: usize = 64 << 10;
+const MAX_GIT_FILE_BYTES: usize = 64 << 10;
 
 fn git_file_target(file: &Path) -> Option<PathBuf> {
-    let text = gitfile::read_small(file, LARGEST_GIT_FILE).ok()?;
+    let text = gitfile::read_small(file, MAX_GIT_FILE_BYTES).ok()?;
     let target = text.strip_prefix(b"gitdir:")?.trim_ascii().to_vec();
     file.parent()?.join(std::ffi::OsString::from_vec(target)).canonicalize().ok()
 }
@@ -237,20 +238,20 @@ fn git_file_target(file: &Path) -> Option<PathBuf> {
 /// What happened to a repository between a snapshot and its comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NestedChangeKind {
-    /// Something in it that git obeys is different.
+    /// The configuration, a hook, a ref or another file that git reads is different.
     Changed,
-    /// It is at another path now.
+    /// The repository is at another path now.
     Moved,
     /// Another repository is at its path.
     Replaced,
-    /// It no longer exists.
+    /// The repository no longer exists.
     Removed,
-    /// Not everything could be compared.
+    /// Guard could not compare everything.
     Unseen,
 }
 
 impl NestedChangeKind {
-    /// The kind as a single word.
+    /// The kind as a single word, as guard prints it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Changed => "changed",
@@ -278,7 +279,7 @@ pub struct NestedChange {
 pub struct NestedComparison {
     /// Changes of repositories that existed before.
     pub changes: Vec<NestedChange>,
-    /// New repositories, and what they would make git do.
+    /// New repositories, and the programs that their settings and hooks make git run.
     pub new: Vec<Danger>,
 }
 
@@ -286,19 +287,19 @@ pub struct NestedComparison {
 #[derive(Debug)]
 pub struct Snapshot {
     root: PathBuf,
-    entries: Vec<Remembered>,
+    entries: Vec<RecordedRepository>,
     unseen: Option<String>,
 }
 
 #[derive(Debug)]
-struct Remembered {
+struct RecordedRepository {
     repository: NestedRepository,
     identity: Option<Identity>,
-    content: RememberedContent,
+    content: RecordedContent,
 }
 
-/// Device, inode and creation time of the entry itself, not of a link's target. The inode alone is not
-/// enough, because it is reused soon after its file was removed.
+/// Device, inode and creation time of a directory entry (of a symbolic link itself, not of its target). The
+/// inode alone is not enough, because file systems reuse it soon after a file was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity(u64, u64, Option<SystemTime>);
 
@@ -309,21 +310,21 @@ impl Identity {
 }
 
 #[derive(Debug)]
-enum RememberedContent {
+enum RecordedContent {
     /// Boxed, because it is much larger than the other variants.
     Directory(Option<Box<Fingerprint>>),
     File(Option<Vec<u8>>),
     Link(Option<PathBuf>),
 }
 
-impl RememberedContent {
+impl RecordedContent {
     fn of(repository: &NestedRepository) -> Self {
         match repository.kind {
             RepositoryKind::GitDirectory | RepositoryKind::Bare => {
                 Self::Directory(Fingerprint::take(&repository.path).ok().map(Box::new))
             }
             RepositoryKind::GitFile => {
-                Self::File(gitfile::read_small(&repository.path, LARGEST_GIT_FILE).ok())
+                Self::File(gitfile::read_small(&repository.path, MAX_GIT_FILE_BYTES).ok())
             }
             RepositoryKind::GitLink => Self::Link(std::fs::read_link(&repository.path).ok()),
         }
@@ -331,19 +332,19 @@ impl RememberedContent {
 }
 
 /// Maximum number of changes to list per repository.
-const MOST_DIFFERENCES: usize = 20;
+const MAX_DIFFERENCES: usize = 20;
 /// Maximum number of changes to list in all.
-const MOST_CHANGES: usize = 200;
+const MAX_CHANGES: usize = 200;
 
 impl Snapshot {
     /// Records the repositories that a search found below a directory.
     pub fn take(root: &Path, found: &SearchResult) -> Self {
-        let remember = |repository: &NestedRepository| Remembered {
+        let record = |repository: &NestedRepository| RecordedRepository {
             identity: Identity::of(&repository.path),
-            content: RememberedContent::of(repository),
+            content: RecordedContent::of(repository),
             repository: repository.clone(),
         };
-        let entries = found.repositories.iter().map(remember).collect();
+        let entries = found.repositories.iter().map(record).collect();
         Self { root: root.to_path_buf(), entries, unseen: found.unseen.clone() }
     }
 
@@ -359,7 +360,7 @@ impl Snapshot {
         let mut count = 0usize;
         let mut add = |change: NestedChange| {
             count += 1;
-            if count <= MOST_CHANGES {
+            if count <= MAX_CHANGES {
                 comparison.changes.push(change);
             }
         };
@@ -369,14 +370,14 @@ impl Snapshot {
         for (when, unseen) in [("before the run", &self.unseen), ("after the run", &now.unseen)] {
             if let Some(why) = unseen {
                 let message = format!(
-                    "{}: not all of it was searched for git repositories {when}: {why}",
+                    "{}: the search for git repositories {when} was incomplete: {why}",
                     self.root.display()
                 );
                 add(NestedChange { kind: NestedChangeKind::Unseen, path: PathBuf::new(), message });
             }
         }
-        if let Some(left_out) = count.checked_sub(MOST_CHANGES).filter(|left_out| *left_out > 0) {
-            let message = format!("{left_out} more changes of git repositories are not listed");
+        if let Some(left_out) = count.checked_sub(MAX_CHANGES).filter(|left_out| *left_out > 0) {
+            let message = format!("{left_out} more changes in git repositories are not listed");
             comparison.changes.push(NestedChange {
                 kind: NestedChangeKind::Unseen,
                 path: PathBuf::new(),
@@ -398,7 +399,11 @@ impl Snapshot {
         comparison
     }
 
-    fn changes_of(&self, known: &Remembered, places: &BTreeMap<Identity, &Path>) -> Vec<NestedChange> {
+    fn changes_of(
+        &self,
+        known: &RecordedRepository,
+        places: &BTreeMap<Identity, &Path>,
+    ) -> Vec<NestedChange> {
         let path = &known.repository.path;
         let below = |path: &Path| path.strip_prefix(&self.root).unwrap_or(path).to_path_buf();
         let shown = below(path);
@@ -407,11 +412,11 @@ impl Snapshot {
             message: format!("{}: {what}", shown.display()),
             path: shown.clone(),
         };
-        // A symbolic link on the path would lead to another place of the same name.
+        // If a parent directory became a symbolic link, the path names another repository.
         let is_there =
             path.parent().is_some_and(|parent| parent.canonicalize().is_ok_and(|real| real == parent));
         let now = Identity::of(path).filter(|_| is_there);
-        let is_in_place_file = matches!(known.content, RememberedContent::File(_))
+        let is_in_place_file = matches!(known.content, RecordedContent::File(_))
             && path.symlink_metadata().is_ok_and(|found| found.is_file());
         if now != known.identity && !(is_there && is_in_place_file) {
             let elsewhere = known.identity.and_then(|identity| places.get(&identity));
@@ -421,25 +426,25 @@ impl Snapshot {
                     change(NestedChangeKind::Moved, what)
                 }
                 (None, Some(_)) => {
-                    change(NestedChangeKind::Replaced, "another repository is in its place".to_string())
+                    change(NestedChangeKind::Replaced, "another repository has replaced it".to_string())
                 }
-                (None, None) => change(NestedChangeKind::Removed, "the repository is gone".to_string()),
+                (None, None) => change(NestedChangeKind::Removed, "the repository was removed".to_string()),
             };
             return vec![kind];
         }
         let is_different = match &known.content {
-            RememberedContent::Directory(Some(before)) => match before.again() {
+            RecordedContent::Directory(Some(before)) => match before.retake() {
                 Ok(after) => return self.differences(before, &after, change),
                 Err(_) => true,
             },
-            RememberedContent::Directory(None) => return Vec::new(),
-            RememberedContent::File(before) => {
-                gitfile::read_small(path, LARGEST_GIT_FILE).ok().as_ref() != before.as_ref()
+            RecordedContent::Directory(None) => return Vec::new(),
+            RecordedContent::File(before) => {
+                gitfile::read_small(path, MAX_GIT_FILE_BYTES).ok().as_ref() != before.as_ref()
             }
-            RememberedContent::Link(before) => std::fs::read_link(path).ok().as_ref() != before.as_ref(),
+            RecordedContent::Link(before) => std::fs::read_link(path).ok().as_ref() != before.as_ref(),
         };
         if is_different {
-            let what = "it leads to another repository, or cannot be read any more".to_string();
+            let what = "it now points to another repository, or guard can no longer read it".to_string();
             return vec![change(NestedChangeKind::Changed, what)];
         }
         Vec::new()
@@ -454,14 +459,14 @@ impl Snapshot {
         let differences = before.compare(after, &ExpectedChanges::default());
         let mut changes: Vec<NestedChange> = differences
             .iter()
-            .take(MOST_DIFFERENCES)
+            .take(MAX_DIFFERENCES)
             .map(|difference| change(NestedChangeKind::Changed, describe(difference)))
             .collect();
-        if let Some(more) = differences.len().checked_sub(MOST_DIFFERENCES).filter(|more| *more > 0) {
+        if let Some(more) = differences.len().checked_sub(MAX_DIFFERENCES).filter(|more| *more > 0) {
             changes.push(change(NestedChangeKind::Changed, format!("{more} more changes are not listed")));
         }
-        if after.is_cut() && !before.is_cut() {
-            let what = "it is larger than what can be compared now".to_string();
+        if after.is_incomplete() && !before.is_incomplete() {
+            let what = "it became too large to compare completely".to_string();
             changes.push(change(NestedChangeKind::Unseen, what));
         }
         changes
@@ -471,37 +476,37 @@ impl Snapshot {
 fn describe(difference: &Difference) -> String {
     let name = &difference.name;
     match (&difference.old, &difference.new) {
-        (None, _) => format!("`{name}` was made"),
+        (None, _) => format!("`{name}` was created"),
         (Some(_), None) => format!("`{name}` was removed"),
         (Some(_), Some(_)) => format!("`{name}` was changed"),
     }
 }
 
-/// Puts a saved `.git` file back if it was changed. Returns where the foreign file was moved to; `None` if
-/// there was none, or if the file is unchanged.
+/// Restores the saved content of a directory's `.git` file if the run changed it. Moves a file that the run
+/// put there instead to the run's directory.
 pub fn restore_git_file(
     directory: &Path,
     saved: &[u8],
     run_folder: &Path,
 ) -> std::io::Result<RestoredGitFile> {
-    if gitfile::holds(&directory.join(".git"), saved) {
+    if gitfile::has_content(&directory.join(".git"), saved) {
         return Ok(RestoredGitFile::Unchanged);
     }
-    gitfile::put_git_file(directory, saved, run_folder).map(RestoredGitFile::Restored)
+    gitfile::write_git_file(directory, saved, run_folder).map(RestoredGitFile::Restored)
 }
 
-/// Whether a `.git` file had to be restored.
+/// Whether guard had to restore a `.git` file.
 #[derive(Debug)]
 pub enum RestoredGitFile {
-    /// The file had its expected content.
+    /// The file still had its saved content.
     Unchanged,
-    /// The file was restored; what was there instead was moved to this path.
+    /// Guard restored the file, and moved what it found instead, if anything, to this path.
     Restored(Option<PathBuf>),
 }
 
 /// The content of a directory's `.git`, if that is a regular file.
 pub fn read_git_file(directory: &Path) -> Option<Vec<u8>> {
-    gitfile::read_small(&directory.join(".git"), LARGEST_GIT_FILE).ok()
+    gitfile::read_small(&directory.join(".git"), MAX_GIT_FILE_BYTES).ok()
 }
 
 #[cfg(test)]

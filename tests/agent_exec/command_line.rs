@@ -96,14 +96,14 @@ fn what_cannot_be_a_request_is_told() {
     let large = format!("{{\"cd\": \"{cd}\", \"prompt\": \"{}\"}}", "x".repeat(20 << 20));
     let unknown = format!("{{\"cd\": \"{cd}\", \"promt\": \"x\"}}");
     let cases: [(&[u8], &str); 9] = [
-        (b"", "it is empty"),
-        (b"  \n", "it is empty"),
-        (b"hello", "it is not JSON"),
-        (b"{\"prompt\": \"x\"", "it is not JSON"),
-        (b"[{\"prompt\": \"x\"}]", "it is an array and not an object"),
+        (b"", "the text is empty"),
+        (b"  \n", "the text is empty"),
+        (b"hello", "the text is not valid JSON"),
+        (b"{\"prompt\": \"x\"", "the text is not valid JSON"),
+        (b"[{\"prompt\": \"x\"}]", "expected a JSON object, found an array"),
         (b"{\"prompt\": \"\xff\xfe\"}", "it is not UTF-8"),
         (large.as_bytes(), "it has more than 16 MiB"),
-        (unknown.as_bytes(), "there is no field `promt`; did you mean `prompt`?"),
+        (unknown.as_bytes(), "unknown field `promt`; did you mean `prompt`?"),
         (b"{\"prompt\": \"x\"}", "missing field `cd`"),
     ];
     for (input, words) in cases {

@@ -190,6 +190,6 @@ fn work_of_the_real_cli_is_not_done_twice() {
     assert_eq!(answered.kind(), "upstream_error", "{}", answered.shown());
     assert_eq!(answered.result["attempts"].as_array().map(Vec::len), Some(1), "{}", answered.shown());
     let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
-    assert!(why.contains("left work behind: 1 changed file"), "{}", answered.shown());
+    assert!(why.contains("left work behind (1 changed file)"), "{}", answered.shown());
     assert_eq!(std::fs::read_to_string(world.folder.join("made")).unwrap(), "once\n");
 }

@@ -41,20 +41,20 @@ fn a_cli_that_breaks_off_or_lies() {
     let world = one_world();
     for (text, kind, words) in [
         // Before its first line.
-        ("exit 3".to_string(), "upstream_error", "ended with code 3"),
-        ("kill -SEGV $$".to_string(), "upstream_error", "ended by signal 11"),
+        ("exit 3".to_string(), "upstream_error", "exited with code 3"),
+        ("kill -SEGV $$".to_string(), "upstream_error", "killed by signal 11"),
         // A signal is no code: 128 and 17 would be the one for a key that is not valid.
-        ("kill -KILL $$".to_string(), "upstream_error", "ended by signal 9"),
-        ("exit 41".to_string(), "auth_error", "ended with code 41"),
+        ("kill -KILL $$".to_string(), "upstream_error", "killed by signal 9"),
+        ("exit 41".to_string(), "auth_error", "exited with code 41"),
         // In the middle, and after it has said that all is well.
-        (format!("echo '{INIT}'"), "upstream_error", "without a result"),
-        (format!("echo '{INIT}'; echo '{FAILED}'"), "upstream_error", "says it failed: no"),
+        (format!("echo '{INIT}'"), "upstream_error", "without reporting a result"),
+        (format!("echo '{INIT}'; echo '{FAILED}'"), "upstream_error", "reported a failure: no"),
         (format!("echo '{INIT}'; echo '{DONE}'; kill -9 $$"), "upstream_error", "signal 9"),
         (format!("echo '{INIT}'; echo '{DONE}'; exit 7"), "upstream_error", "code 7"),
-        (format!("echo '{DONE}'; echo '{INIT}'"), "upstream_error", "without a result"),
+        (format!("echo '{DONE}'; echo '{INIT}'"), "upstream_error", "without reporting a result"),
         // Words that are no JSON, and words elsewhere.
-        ("echo nonsense; echo '{broken'; exit 0".to_string(), "upstream_error", "without a result"),
-        ("head -c 3000000 /dev/urandom; exit 0".to_string(), "upstream_error", "without a result"),
+        ("echo nonsense; echo '{broken'; exit 0".to_string(), "upstream_error", "without reporting a result"),
+        ("head -c 3000000 /dev/urandom; exit 0".to_string(), "upstream_error", "without reporting a result"),
         ("echo 'it broke' >&2; exit 1".to_string(), "upstream_error", "it broke"),
         ("echo 'API key not valid' >&2; exit 1".to_string(), "auth_error", "API key not valid"),
     ] {
@@ -133,7 +133,7 @@ fn changes_that_are_left_out_are_said() {
     let answered = exec(&world, "http://127.0.0.1:1", &asked);
     assert_eq!((answered.code, &answered.result["result"]), (0, &json!("first\n")), "{}", answered.shown());
     let notes = answered.result["notes"].as_array().unwrap();
-    assert!(notes.len() == 1 && notes[0].as_str().unwrap().contains("not committed"), "{}", answered.shown());
+    assert!(notes.len() == 1 && notes[0].as_str().unwrap().contains("uncommitted"), "{}", answered.shown());
 }
 
 /// Kinds of events that nobody knows and lines that are none are counted, and change nothing.
@@ -148,7 +148,7 @@ fn what_nobody_knows() {
     let metrics = &answered.result["metrics"];
     assert_eq!((&metrics["unknown_events"], &metrics["unreadable_lines"]), (&json!(2), &json!(2)));
     // However many there are, they are told of once.
-    let note = "the agent's stream has events of kinds that guard does not know, and ignores: `future` (2)";
+    let note = "guard ignored events of unknown types in the agent's output: `future` (2)";
     assert_eq!(answered.result["notes"], json!([note]), "{}", answered.shown());
     let told = answered.events.iter().filter(|event| event["event_type"] == "exec.note");
     assert_eq!(told.map(|event| &event["message"]).collect::<Vec<_>>(), [note]);

@@ -90,7 +90,7 @@ fn a_days_quota_is_told() {
     let Some(answered) = ask(quota("You exceeded your current quota.", &details), &json!({})) else { return };
     not_tried_again(&answered, 1..=25 * 3600);
     let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
-    assert!(why.contains("a day's quota") && why.contains("America/Los_Angeles"), "{}", answered.shown());
+    assert!(why.contains("the daily quota") && why.contains("America/Los_Angeles"), "{}", answered.shown());
 }
 
 fn not_tried_again(answered: &Answered, seconds: std::ops::RangeInclusive<u64>) {

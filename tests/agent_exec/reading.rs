@@ -1,18 +1,18 @@
 //! What is read of a CLI's output, in each of its formats. The constants are also where the fuzzer begins.
 
-use guard::agent::{AgentEvent, Conclusion, Ending, OutputFormat, Reading, Wait, named};
+use guard::agent::{AgentEvent, Conclusion, Ending, OutputFormat, OutputParser, Wait, named};
 use guard::outcome::ErrorKind;
 use serde_json::json;
 
-fn in_format(format: OutputFormat) -> Reading {
-    Reading::new(named("gemini").unwrap(), format)
+fn in_format(format: OutputFormat) -> OutputParser {
+    OutputParser::new(named("gemini").unwrap(), format)
 }
 
-fn reading() -> Reading {
+fn reading() -> OutputParser {
     in_format(OutputFormat::StreamJson)
 }
 
-fn read(text: &str) -> (Reading, Vec<AgentEvent>) {
+fn read(text: &str) -> (OutputParser, Vec<AgentEvent>) {
     let (mut reading, mut events) = (reading(), Vec::new());
     reading.feed(text.as_bytes(), |event| events.push(event));
     (reading, events)
@@ -63,7 +63,7 @@ fn a_session_that_is_another_is_lost() {
 #[test]
 fn what_nobody_knows_is_counted_and_handed_on() {
     let (run, events) = read("{\"type\":\"future\",\"x\":1}\nnot json\n[1]\n\n{\"type\":5}\n");
-    let end = run.conclude(Ending::Cut, None, "");
+    let end = run.conclude(Ending::EndedByGuard, None, "");
     assert_eq!((end.unknown, end.unreadable), (2, 2));
     let kinds: Vec<&str> = events.iter().map(|event| event.event_type.as_str()).collect();
     assert_eq!(kinds, ["agent.other", "agent.text", "agent.text", "agent.other"]);

@@ -154,7 +154,8 @@ fn variables_that_are_set_are_the_second_wall() {
     let Some(gemini) = Gemini::installed() else { return };
     let world = one_world();
     let adapter = guard::agent::named("gemini").unwrap();
-    let asked = adapter.invocation(&guard::agent::Ask { yolo: true, ..guard::agent::Ask::default() });
+    let asked = adapter
+        .invocation(&guard::agent::InvocationSpec { yolo: true, ..guard::agent::InvocationSpec::default() });
     let mut settings: Value = serde_json::from_str(&asked.home_files[0].1).unwrap();
     settings["security"]["auth"]["useExternal"] = json!(false);
     settings["advanced"]["ignoreLocalEnv"] = json!(false);

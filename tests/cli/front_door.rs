@@ -225,7 +225,7 @@ fn a_missing_key_is_said_before_anything_starts() {
     assert_eq!(ran.code, 0, "{}", ran.error);
     let ran = newcomer.types("guard run --agent gemin -- true", None);
     assert!(
-        ran.code == 2 && ran.error.contains("no such agent") && ran.error.contains("gemini"),
+        ran.code == 2 && ran.error.contains("unknown agent") && ran.error.contains("gemini"),
         "{}",
         ran.error
     );

@@ -118,7 +118,7 @@ fn a_log_that_cannot_be_written_or_read_is_a_mistake_of_usage() {
         (vec![], "guard=loud", "GUARD_LOG=guard=loud"),
         (vec!["--log-file", "/nonexistent/guard.log"], "info", "cannot log to /nonexistent/guard.log"),
         (vec!["--log-file", "link"], "info", "cannot log to link: it is a symbolic link"),
-        (vec!["--log-file", "/dev/null"], "info", "it is not a plain file"),
+        (vec!["--log-file", "/dev/null"], "info", "it is not a regular file"),
     ] {
         let mut guard = world.command(program());
         guard.current_dir(world.temporary());

@@ -140,7 +140,7 @@ fn here_works_in_the_worktree_it_is_called_from() {
     assert_eq!(project.git(&linked, &["rev-list", "--count", "main..mine"]), "2\n");
     let refused = project.result(&project.folder, &["--here", "--", "true"]);
     assert_eq!(refused["error_kind"], "invalid_input", "{refused:#}");
-    assert!(refused["error"].as_str().unwrap().contains("main one"), "{refused:#}");
+    assert!(refused["error"].as_str().unwrap().contains("main worktree"), "{refused:#}");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn what_cannot_be_done_is_said_before_anything_is_made() {
     for (words, said) in [
         (&["--name", "taken", "--", "true"][..], "already exists"),
         (&["--name", "///", "--", "true"], "has no letters"),
-        (&["--base", "no-such-rev", "--", "true"], "is no commit"),
+        (&["--base", "no-such-rev", "--", "true"], "is not a commit"),
     ] {
         let result = project.result(&project.folder, words);
         assert_eq!(result["error_kind"], "invalid_input", "{result:#}");

@@ -114,7 +114,10 @@ fn a_directory_for_temporary_files_is_no_place_to_work() {
         let output = run(&scratch, &["--json", "--dir", directory, "--", "touch", "guard-test-made"]);
         let result = result(&output);
         assert_eq!((output.status.code(), &result["error_kind"]), (Some(125), &"invalid_input".into()));
-        assert!(result["error"].as_str().unwrap().contains("temporary files of its own"), "{result}");
+        assert!(
+            result["error"].as_str().unwrap().contains("its own directory for temporary files"),
+            "{result}"
+        );
         let below = format!("{directory}/guard-test-below-{}", std::process::id());
         std::fs::create_dir(&below).unwrap();
         let worked = run(&scratch, &["--json", "--dir", &below, "--", "touch", "made"]);
@@ -150,7 +153,7 @@ fn a_dry_run_shows_everything_and_runs_nothing() {
         "loopback   no",
         "listen     127.0.0.1:80",
         "listen     127.0.0.1:3000",
-        "hosts      none; the proxy refuses all",
+        "hosts      none; the proxy denies all requests",
         "HOME=",
         "idle_seconds",
         "private    /tmp",

@@ -199,6 +199,6 @@ fn the_limits_of_a_policy_are_kept() {
     let small: Policy = guard::decide::load_text(crate::support::source(text), &Default::default()).unwrap();
     denied_by("input.size", &shell(&small, "x".repeat(2000)));
     denied_by("input.depth", &shell(&small, "( ( ( ( ( ( a ) ) ) ) ) )"));
-    let context = Context { folder: Cwd::Unknown, ..Context::default() };
+    let context = Context { cwd: Cwd::Unknown, ..Context::default() };
     assert_eq!(judge(&small, &Request::Shell(b"ls".to_vec()), &context).0.action().name(), "allow");
 }

@@ -3,7 +3,7 @@
 use guard::command::{Context, Cwd, Effects, Intent, Request, analyze};
 
 fn first(text: &str) -> Intent {
-    let context = Context { folder: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
+    let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
     analyze(&Request::Shell(text.as_bytes().to_vec()), &context).intents.remove(0)
 }
 
@@ -32,7 +32,7 @@ fn flags_carry_their_full_names() {
 #[test]
 fn the_repository_a_command_acts_on() {
     let elsewhere = |text: &str| {
-        let context = Context { folder: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
+        let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
         let analysis = analyze(&Request::Shell(text.as_bytes().to_vec()), &context);
         analysis.intents.iter().any(|intent| intent.effects.intersects(Effects::GIT_ELSEWHERE))
     };
@@ -59,7 +59,7 @@ fn the_repository_a_command_acts_on() {
 #[test]
 fn the_resolved_file_decides_what_a_renamed_program_is() {
     let context = Context {
-        folder: Cwd::Known(b"/work/tree".to_vec()),
+        cwd: Cwd::Known(b"/work/tree".to_vec()),
         resolved: Some(b"/usr/bin/git".to_vec()),
         ..Context::default()
     };

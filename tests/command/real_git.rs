@@ -69,7 +69,7 @@ fn state(folder: &Path) -> String {
 fn understood(args: &[&str]) -> Analysis {
     let words =
         std::iter::once("git").chain(args.iter().copied()).map(|word| word.as_bytes().to_vec()).collect();
-    analyze(&Request::Argv(words), &Context { folder: Cwd::Known(b"/work".to_vec()), ..Context::default() })
+    analyze(&Request::Argv(words), &Context { cwd: Cwd::Known(b"/work".to_vec()), ..Context::default() })
 }
 
 #[test]

@@ -446,11 +446,16 @@ fn settings_that_cannot_be_followed() {
             ("[prices.m]\ninput = -1.0\noutput = 1.0", &[], 2, "config.toml"),
             (&file, &[], 125, "`chmod 600`"),
             ("[gateway.gemini]\nkey_file = \"/nonexistent/key\"", &[], 125, "No such file"),
-            ("[gateway.gemini]\nkey_command = [\"false\"]", &[], 125, "it ended with exit status: 1"),
-            ("[gateway.gemini]\nkey_command = [\"true\"]", &[], 125, "it is empty"),
-            ("", &[key_variable, plain_url], 125, "without TLS the key would be read on the way"),
-            ("", &[key_variable, user_url], 125, "no user name"),
-            ("", &[key_variable, socks], 125, "`socks5://` proxies are not known here"),
+            (
+                "[gateway.gemini]\nkey_command = [\"false\"]",
+                &[],
+                125,
+                "the command ended with exit status: 1",
+            ),
+            ("[gateway.gemini]\nkey_command = [\"true\"]", &[], 125, "the secret is empty"),
+            ("", &[key_variable, plain_url], 125, "without TLS others on the network could read the key"),
+            ("", &[key_variable, user_url], 125, "not have a user name"),
+            ("", &[key_variable, socks], 125, "`socks5://` proxies are not supported"),
         ];
         for (text, variables, code, words) in cases {
             std::fs::write(config.join("guard/config.toml"), text).unwrap();

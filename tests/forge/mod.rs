@@ -26,9 +26,9 @@ pub(crate) fn environment(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<Str
 pub(crate) fn remote_at(api: &str) -> Remote {
     let url = "https://github.com/acme/widget.git";
     let variables = environment(&[("GITHUB_API_URL", api), ("GITHUB_SERVER_URL", "https://github.com")]);
-    let mut remote = Remote::understand("origin", url, url, variables).unwrap();
+    let mut remote = Remote::parse("origin", url, url, variables).unwrap();
     if let Kind::GitHub(github) = &mut remote.kind {
-        github.patience = Duration::from_secs(10);
+        github.timeout = Duration::from_secs(10);
     }
     remote
 }
@@ -40,7 +40,7 @@ pub(crate) fn remote(server: &Server) -> Remote {
 pub(crate) fn impatient(server: &Server) -> Remote {
     let mut remote = remote(server);
     if let Kind::GitHub(github) = &mut remote.kind {
-        github.patience = Duration::from_millis(300);
+        github.timeout = Duration::from_millis(300);
     }
     remote
 }

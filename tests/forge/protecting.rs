@@ -91,7 +91,7 @@ fn both_ways_to_protect_a_branch_add_up() {
     ] {
         assert_eq!(ask(&hub(rules.clone(), classic.clone())), Protection::Protected, "{rules:?} {classic:?}");
     }
-    let (request, force) = ("a pull request is not required", "force pushes are not blocked");
+    let (request, force) = ("pull requests are not required", "force pushes are not blocked");
     for (rules, classic, wanted) in [
         (list(&[]), not_protected(), vec![request, force]),
         (list(&["pull_request"]), not_protected(), vec![force]),
@@ -120,27 +120,27 @@ fn what_cannot_be_read_is_never_protected() {
         (some(), said(404, "Not Found"), "404"),
         (some(), said(404, "Branch not found"), "Branch not found"),
         (some(), said(404, "This is not \"Branch not protected\" at all"), "404"),
-        (some(), said(401, "Bad credentials"), "the token of GH_TOKEN is not accepted"),
+        (some(), said(401, "Bad credentials"), "does not accept the token from GH_TOKEN"),
         (said(403, "Upgrade to GitHub Pro or make this repository public"), not_protected(), "Upgrade to"),
-        (said(404, "Not Found"), not_protected(), "its rules cannot be read"),
+        (said(404, "Not Found"), not_protected(), "its rulesets cannot be read"),
         (said(401, "Bad credentials"), said(401, "Bad credentials"), "401"),
         // What is no answer to the question.
-        (Response::text("<html>pull_request non_fast_forward</html>"), not_protected(), "no JSON"),
-        (Response::json(200, &json!({ "type": "pull_request" })), not_protected(), "not what was asked"),
-        (Response::json(200, &json!(["pull_request", "non_fast_forward"])), not_protected(), "not what"),
+        (Response::text("<html>pull_request non_fast_forward</html>"), not_protected(), "not JSON"),
+        (Response::json(200, &json!({ "type": "pull_request" })), not_protected(), "unexpected JSON"),
+        (Response::json(200, &json!(["pull_request", "non_fast_forward"])), not_protected(), "unexpected"),
         (
             Response::json(201, &json!([rule("pull_request"), rule("non_fast_forward")])),
             not_protected(),
             "201",
         ),
-        (some(), Response::json(200, &json!([classic(true, false)])), "not what was asked"),
-        (some(), Response::text(""), "no JSON"),
+        (some(), Response::json(200, &json!([classic(true, false)])), "unexpected JSON"),
+        (some(), Response::text(""), "not JSON"),
         (some(), Response::json(203, &classic(true, false)), "203"),
         // The primary limit comes back within the hour: nobody waits for it.
         (
             said(403, "API rate limit exceeded for user ID 1.").with("x-ratelimit-remaining", "0"),
             not_protected(),
-            "too many questions",
+            "rate limit is exceeded",
         ),
     ] {
         let server = hub(rules, classic);
@@ -249,15 +249,15 @@ fn a_troubled_service_is_asked_again_and_not_for_ever() {
     let limited = said(429, "You have exceeded a secondary rate limit.").with("retry-after", "60");
     let server = hub(limited, not_protected());
     let found = ask(&server);
-    assert!(why(&found).contains("too many questions"), "{found:?}");
+    assert!(why(&found).contains("rate limit is exceeded"), "{found:?}");
     assert_eq!(server.requests().len(), 2);
 }
 
 #[test]
 fn slow_huge_and_broken_answers() {
     let cases = [
-        ("silent", vec![Step::Bytes(b"[".to_vec()), Step::Silence], "does not answer within"),
-        ("cut", vec![Step::Bytes(b"[{\"type\": \"pull_request\"}".to_vec()), Step::Cut], "cannot be asked"),
+        ("silent", vec![Step::Bytes(b"[".to_vec()), Step::Silence], "did not respond within"),
+        ("cut", vec![Step::Bytes(b"[{\"type\": \"pull_request\"}".to_vec()), Step::Cut], "the request to"),
     ];
     for (name, steps, words) in cases {
         let server = Server::plain(move |request: &Request| match request.path() {
@@ -279,7 +279,7 @@ fn slow_huge_and_broken_answers() {
     });
     let remote_of_drip = impatient(&server);
     let found = protection(&remote_of_drip, Some(&token(&remote_of_drip)), "main");
-    assert!(why(&found).contains("does not answer within 0.3 seconds"), "{found:?}");
+    assert!(why(&found).contains("did not respond within 0.3 seconds"), "{found:?}");
     // Five MiB, with and without a length, that begin with what is wanted.
     let mut huge = br#"[{"type":"pull_request"},{"type":"non_fast_forward"}"#.to_vec();
     huge.resize(5 << 20, b' ');
@@ -289,11 +289,11 @@ fn slow_huge_and_broken_answers() {
         Response::steps("application/json", vec![Step::Bytes(huge)]),
     ] {
         let found = ask(&hub(response, not_protected()));
-        assert!(why(&found).contains("more than 4194304 bytes"), "{found:?}");
+        assert!(why(&found).contains("larger than 4194304 bytes"), "{found:?}");
     }
     // Nested deeper than anybody means it.
     let found = ask(&hub(Response::new(200, "application/json", "[".repeat(100_000)), not_protected()));
-    assert!(why(&found).contains("no JSON"), "{found:?}");
+    assert!(why(&found).contains("not JSON"), "{found:?}");
     // Nobody there.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let remote = remote_at(&format!("http://{gone}"));
@@ -308,7 +308,7 @@ fn an_answer_that_leads_elsewhere_is_not_followed() {
         let to = thief.url("/repos/acme/widget/rules/branches/main");
         let server = hub(said(status, "Moved Permanently").with("location", to), not_protected());
         let found = ask(&server);
-        assert!(why(&found).contains("not followed") && why(&found).contains("set-url"), "{found:?}");
+        assert!(why(&found).contains("does not follow") && why(&found).contains("set-url"), "{found:?}");
         assert_eq!(server.requests().len(), 2);
     }
     assert_eq!(thief.connections(), 0, "the token was carried to somebody else");
@@ -329,7 +329,7 @@ fn a_certificate_of_the_machine_is_believed() {
     if std::env::var_os(AGAIN).is_some() {
         let variable = |name: &str| std::env::var(name).ok();
         let url = "git@ghe.example.test:acme/widget";
-        let remote = guard::forge::Remote::understand("origin", url, url, |name| match name {
+        let remote = guard::forge::Remote::parse("origin", url, url, |name| match name {
             "GITHUB_SERVER_URL" => Some("https://ghe.example.test".to_string()),
             name => variable(name),
         });
@@ -367,7 +367,7 @@ fn the_companys_proxy_does_not_see_the_token() {
     let url = "https://ghe.example.test/acme/widget";
     let variables =
         super::environment(&[("GITHUB_API_URL", api), ("https_proxy", &proxy.url("")), ("GH_TOKEN", SECRET)]);
-    let remote = guard::forge::Remote::understand("origin", url, url, variables).unwrap();
+    let remote = guard::forge::Remote::parse("origin", url, url, variables).unwrap();
     let found = protection(&remote, Some(&token(&remote)), "main");
     assert!(why(&found).contains("the proxy") && why(&found).contains("403"), "{found:?}");
     let asked = proxy.requests();
@@ -390,7 +390,7 @@ fn it_can_be_asked_from_within_a_runtime() {
 #[test]
 fn other_services_are_not_asked() {
     let url = "https://gitlab.example/acme/widget.git";
-    let remote = guard::forge::Remote::understand("origin", url, url, |_| None).unwrap();
+    let remote = guard::forge::Remote::parse("origin", url, url, |_| None).unwrap();
     let found = protection(&remote, None, "main");
     assert_eq!(why(&found), "https://gitlab.example/acme/widget.git is not on GitHub");
 }

@@ -137,7 +137,10 @@ fn one_that_another_guard_makes_meanwhile_is_found() {
     let (server, _) =
         hub(Pulls { all: vec![pull(3, "acme", "task/x", "main", "open")], hidden: 9, ..Pulls::default() });
     let error = propose(&remote(&server)).unwrap_err().to_string();
-    assert!(error.contains("already exists for acme:task/x") && error.contains("not to be found"), "{error}");
+    assert!(
+        error.contains("already exists for acme:task/x") && error.contains("cannot find that pull request"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn an_answer_that_is_lost_makes_no_second_one() {
     let silence = Response::steps("application/json", vec![Step::Silence]);
     let (server, pulls) = hub(Pulls { troubles: vec![(silence, true)], ..Pulls::default() });
     let error = propose(&impatient(&server)).unwrap_err().to_string();
-    assert!(error.contains("does not answer"), "{error}");
+    assert!(error.contains("did not respond"), "{error}");
     assert!(propose(&remote(&server)).unwrap().existed);
     assert_eq!(pulls.lock().unwrap().all.len(), 1);
 }
@@ -185,7 +188,7 @@ fn a_fork_is_named_by_its_owner() {
     let variables =
         environment(&[("GITHUB_API_URL", &server.url("")), ("GITHUB_SERVER_URL", "https://github.com")]);
     let fetch = "https://github.com/acme/widget";
-    let remote = Remote::understand("origin", fetch, "git@github.com:me/widget.git", variables).unwrap();
+    let remote = Remote::parse("origin", fetch, "git@github.com:me/widget.git", variables).unwrap();
     assert!(!propose(&remote).unwrap().existed);
     assert_eq!(posts(&server)[0].json()["head"], "me:task/x");
     assert!(propose(&remote).unwrap().existed);
@@ -216,16 +219,16 @@ fn refusals_say_why_and_keep_the_token() {
         (
             403,
             json!({ "message": "Resource not accessible by personal access token" }),
-            "right to write pull requests",
+            "write permission for pull requests",
         ),
         (404, json!({ "message": "Not Found" }), "404"),
-        (401, json!({ "message": format!("Bad credentials: Bearer {SECRET}") }), "the token of GH_TOKEN"),
+        (401, json!({ "message": format!("Bad credentials: Bearer {SECRET}") }), "the token from GH_TOKEN"),
         (500, json!({ "message": format!("at {SECRET}\u{1b}[2J\n") }), "500"),
-        (201, json!({ "number": 1 }), "not what was asked"),
-        (201, json!({ "number": 1, "html_url": "https://evil.example/acme/widget/pull/1\n" }), "not what"),
-        (201, json!({ "number": 1, "html_url": "javascript:alert(1)//acme/widget/pull/1" }), "not what"),
-        (201, json!({ "number": -1, "html_url": "https://github.com/acme/widget/pull/1" }), "not what"),
-        (307, json!({}), "not followed"),
+        (201, json!({ "number": 1 }), "unexpected JSON"),
+        (201, json!({ "number": 1, "html_url": "https://evil.example/acme/widget/pull/1\n" }), "unexpected"),
+        (201, json!({ "number": 1, "html_url": "javascript:alert(1)//acme/widget/pull/1" }), "unexpected"),
+        (201, json!({ "number": -1, "html_url": "https://github.com/acme/widget/pull/1" }), "unexpected"),
+        (307, json!({}), "does not follow"),
     ];
     for (status, body, words) in cases {
         let server = Server::plain(move |request: &Request| match request.method.as_str() {
@@ -236,11 +239,14 @@ fn refusals_say_why_and_keep_the_token() {
         let error = propose(&remote(&server)).unwrap_err().to_string();
         assert!(error.contains(words), "{status}: {error}");
         assert!(!error.contains('\u{1b}') && !error.contains('\n'), "{error:?}");
-        assert!(error.starts_with("no pull request of task/x to main in acme/widget: "), "{error}");
+        assert!(
+            error.starts_with("cannot open a pull request from task/x to main in acme/widget: "),
+            "{error}"
+        );
     }
     // Nothing is made where it cannot be known whether there is one.
     let server = Server::plain(|_: &Request| Response::text("garbage"));
-    assert!(propose(&remote(&server)).unwrap_err().to_string().contains("no JSON"));
+    assert!(propose(&remote(&server)).unwrap_err().to_string().contains("not JSON"));
     assert!(posts(&server).is_empty());
     // From a branch to itself, and on another service.
     let (server, _) = hub(Pulls::default());
@@ -248,7 +254,7 @@ fn refusals_say_why_and_keep_the_token() {
     let same = Proposal { head: "main", base: "refs/heads/main", ..PROPOSAL };
     assert!(pull_request(&here, &token(&here), &same).is_err());
     let url = "https://gitlab.example/acme/widget";
-    let other = Remote::understand("origin", url, url, |_| None).unwrap();
+    let other = Remote::parse("origin", url, url, |_| None).unwrap();
     let error = pull_request(&other, &token(&here), &PROPOSAL).unwrap_err();
     assert!(error.to_string().contains("is not on GitHub") && error.hint().is_some(), "{error}");
     assert!(server.requests().is_empty());

@@ -140,7 +140,7 @@ fn the_base_is_never_pushed_to() {
         ("trunk", "main"),
     ] {
         let error = push(&world.repository(), &world.remote(), branch, base).unwrap_err();
-        assert!(error.to_string().contains("is where finished work goes"), "{branch} {base}: {error}");
+        assert!(error.to_string().contains("it is a base or default branch"), "{branch} {base}: {error}");
         assert!(error.hint().is_some());
     }
     assert_eq!(world.refs(), before);

@@ -7,7 +7,7 @@ use super::environment;
 use crate::workspace::Place;
 
 fn understand(url: &str) -> Remote {
-    Remote::understand("origin", url, url, |_| None).unwrap()
+    Remote::parse("origin", url, url, |_| None).unwrap()
 }
 
 fn names(remote: &Remote) -> Option<(&str, &str)> {
@@ -100,7 +100,7 @@ fn everything_else_is_another() {
 
 #[test]
 fn an_enterprise_is_named_by_the_environment_and_by_nothing_else() {
-    let at = |url: &str, pairs: &[(&str, &str)]| Remote::understand("origin", url, url, environment(pairs));
+    let at = |url: &str, pairs: &[(&str, &str)]| Remote::parse("origin", url, url, environment(pairs));
     let api = ("GITHUB_API_URL", "https://ghe.example.org/api/v3");
     let found = at("git@ghe.example.org:acme/widget.git", &[api]).unwrap();
     assert_eq!(found.github().unwrap().api.to_string(), "https://ghe.example.org/api/v3");
@@ -166,7 +166,7 @@ proptest! {
     ) {
         let port = port.map(|port| format!(":{port}")).unwrap_or_default();
         let url = format!("{scheme}://{user}:{padding}hunter2{padding}@{host}{port}/{path}");
-        let remote = Remote::understand("origin", &url, &url, |_| None).unwrap();
+        let remote = Remote::parse("origin", &url, &url, |_| None).unwrap();
         prop_assert!(!format!("{remote:?}").contains("hunter2"), "{url}: {remote:?}");
     }
 
@@ -192,7 +192,7 @@ proptest! {
 
     #[test]
     fn any_text_is_some_remote(text in "\\PC{0,60}|[a-z@:/\\[\\]?#.]{0,40}") {
-        let remote = Remote::understand("origin", &text, &text, |_| None).unwrap();
+        let remote = Remote::parse("origin", &text, &text, |_| None).unwrap();
         // What is taken for GitHub names one repository there, by names that a path can hold.
         if let Some((owner, repo)) = names(&remote) {
             let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));

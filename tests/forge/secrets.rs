@@ -8,7 +8,7 @@ use crate::support::{Scratch, built_in, guard, make_program, policy, text};
 
 fn remote() -> Remote {
     let url = "git@github.com:acme/widget.git";
-    Remote::understand("origin", url, url, |_| None).unwrap()
+    Remote::parse("origin", url, url, |_| None).unwrap()
 }
 
 fn found(pairs: &[(&str, &str)]) -> Option<String> {
@@ -30,11 +30,15 @@ fn the_usual_variables_in_their_order() {
     {
         let error = Token::with(&remote(), environment(&[("GH_TOKEN", &bad)])).unwrap_err();
         is_silent(&error);
-        assert!(error.to_string().starts_with("GH_TOKEN is no token") && error.hint().is_some(), "{error}");
+        assert!(
+            error.to_string().starts_with("GH_TOKEN does not contain a valid token")
+                && error.hint().is_some(),
+            "{error}"
+        );
     }
     // Nobody else's.
     let url = "https://gitlab.example/a/b";
-    let gitlab = Remote::understand("origin", url, url, |_| None).unwrap();
+    let gitlab = Remote::parse("origin", url, url, |_| None).unwrap();
     assert!(Token::with(&gitlab, environment(&[("GH_TOKEN", SECRET)])).unwrap().is_none());
 }
 

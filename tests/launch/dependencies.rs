@@ -63,9 +63,13 @@ fn dependencies_come_along() {
             assert!(worktree.join(carried).symlink_metadata().is_err(), "{carried}: {}", shown());
         }
         // It is said what came along and what did not.
-        let said = "with the dependencies of your checkout: .venv, node_modules, packages/inner/node_modules, target";
+        let said = "gets the dependencies of your checkout: .venv, node_modules, packages/inner/node_modules, target";
         assert!(ran.error.contains(said), "{}", shown());
-        assert!(ran.error.contains("not in the task's worktree: .env, dist (--copy PATH"), "{}", shown());
+        assert!(
+            ran.error.contains("does not get files that git ignores: .env, dist (--copy PATH"),
+            "{}",
+            shown()
+        );
     });
 }
 
@@ -135,11 +139,11 @@ fn uncommitted_changes_come_along_when_asked_for() {
     let sums = world.outside("cd app && sha1sum 'new file' package.json");
     let expected = format!("{sums}staged\npackage.json\nexecutable\n");
     assert_eq!(ran.printed(), expected, "{:#}\n{}", ran.result, ran.error);
-    assert!(ran.error.contains("with your uncommitted changes: 6 paths"), "{}", ran.error);
+    assert!(ran.error.contains("gets your uncommitted changes: 6 paths"), "{}", ran.error);
     assert_eq!(before, world.outside("cd app && git status --short && sha1sum 'new file' package.json"));
     let without = run(&world, &[], &["ls", "a", "Cargo.toml"]);
     assert_eq!(without.printed(), "Cargo.toml\n", "{:#}", without.result);
-    assert!(without.error.contains("--with-changes brings them"), "{}", without.error);
+    assert!(without.error.contains("--with-changes includes them"), "{}", without.error);
 }
 
 /// The files of initialised submodules are there, and git sees nothing in them.

@@ -159,7 +159,7 @@ fn cargo_with_settings_above_the_working_folder() {
         assert_ne!(ran.code, 0, "{}: {:#}", world.name(), ran.result);
         let plan = world.guard(&["--dry-run"], &["cargo", "build"]).output().unwrap();
         let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
-        assert!(plan.contains(".cargo/config.toml may hold a secret"), "{}: {plan}", world.name());
+        assert!(plan.contains(".cargo/config.toml, which may hold a secret"), "{}: {plan}", world.name());
         // Somebody who worked there before made links, and a second name: of the file, and of the directory it lies in.
         world.outside("mkdir own && echo private > own/diary && cp own/diary own/config && ln -s own/diary Cargo.toml && ln own/diary tox.ini && mv .cargo real && ln -s own .cargo");
         for name in ["Cargo.toml", "tox.ini", ".cargo/config"] {

@@ -34,7 +34,7 @@ fn silence_is_not_idleness() {
             let error = ran.result["error"].as_str().unwrap();
             assert_eq!(
                 error,
-                "no output, no new program and no work for 4 seconds, the idle limit; `--timeout SECONDS` sets another, 0 none",
+                "no output, no new program and no CPU work for 4 seconds, which is the idle limit; set another with `--timeout SECONDS`, 0 for none",
                 "{name}"
             );
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use guard::launch::discover::registries::{Registries, Tool, of, of_system};
+use guard::launch::discover::registries::{Registries, Tool, find_registries, find_registries_with};
 
 use crate::support::make_program;
 
@@ -54,7 +54,7 @@ impl Place {
         // The machine's own tools must not answer for those that a test leaves out.
         let asks = self.0.join("bin").read_dir().unwrap().next().is_some();
         environment.push(("PATH".into(), if asks { path } else { self.0.join("bin").into() }));
-        of_system(
+        find_registries_with(
             tool,
             Some(&self.0.join("home")),
             &environment,
@@ -82,8 +82,8 @@ fn without_settings_and_tool_people_are_told_what_to_write() {
         one_note(&found, name);
         one_note(&found, "[network] allow = [\"HOST:443\"]");
     }
-    entries(&of(Tool::Cargo, None, &[]), &[]);
-    entries(&of(Tool::Npm, Some(Path::new("relative")), &[]), &[]);
+    entries(&find_registries(Tool::Cargo, None, &[]), &[]);
+    entries(&find_registries(Tool::Npm, Some(Path::new("relative")), &[]), &[]);
 }
 
 const INDEX: &str = "home/.cargo/registry/index";
@@ -153,7 +153,7 @@ fn only_cargo_itself_says_where_it_fetches_from() {
     let older = "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY https://everything.example/index.git";
     let found = Place::new().program("cargo", older).of(Tool::Cargo, &[]);
     entries(&found, &[]);
-    assert!(found.notes.iter().any(|note| note.contains("not on a host of its own")), "{found:?}");
+    assert!(found.notes.iter().any(|note| note.contains("the host serves other data, too")), "{found:?}");
     for script in ["exit 0", "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY http://index.plain.example/"] {
         entries(&Place::new().program("cargo", script).of(Tool::Cargo, &[]), &[]);
     }
@@ -188,7 +188,7 @@ fn bad_files_are_notes_without_secrets() {
     assert!(broken.notes[0].contains("config.toml is not TOML"), "{broken:?}");
     let odd = "registry=gopher://user:secret@x.example/\n";
     let odd = Place::new().with("home/.npmrc", odd).of(Tool::Npm, &[]);
-    assert!(odd.notes[0].contains("not understood"), "{odd:?}");
+    assert!(odd.notes[0].contains("a URL that guard cannot parse"), "{odd:?}");
     let place = Place::new();
     std::fs::create_dir_all(place.0.join("home/.npmrc")).unwrap();
     let folder = place.of(Tool::Npm, &[]);
@@ -263,17 +263,17 @@ fn what_lies_in_the_working_tree_is_not_believed() {
     // Also from further below.
     for folder in [work.clone(), work.join("below")] {
         for tool in [Tool::Npm, Tool::Pip, Tool::Cargo] {
-            entries(&of_system(tool, Some(&home), &environment, &etc, Some(&folder)), &[]);
+            entries(&find_registries_with(tool, Some(&home), &environment, &etc, Some(&folder)), &[]);
         }
     }
     assert_eq!(place.starts(), 0);
     // Elsewhere they are the user's.
     for tool in [Tool::Pip, Tool::Cargo] {
-        let found = of_system(tool, Some(&home), &environment, &etc, Some(&home));
+        let found = find_registries_with(tool, Some(&home), &environment, &etc, Some(&home));
         entries(&found, &["agent.example:443"]);
     }
     // A program of any working tree is not started, wherever the run works.
-    entries(&of_system(Tool::Npm, Some(&home), &environment, &etc, Some(&home)), &[]);
+    entries(&find_registries_with(Tool::Npm, Some(&home), &environment, &etc, Some(&home)), &[]);
     assert_eq!(place.starts(), 0);
 }
 
@@ -289,8 +289,13 @@ fn a_tool_that_is_asked_finds_nothing_in_the_working_tree() {
         ("NODE_OPTIONS".into(), "--x".into()),
         ("PYTHONPATH".into(), work.clone().into()),
     ];
-    let found =
-        of_system(Tool::Npm, Some(&place.0.join("home")), &environment, &place.0.join("etc"), Some(&work));
+    let found = find_registries_with(
+        Tool::Npm,
+        Some(&place.0.join("home")),
+        &environment,
+        &place.0.join("etc"),
+        Some(&work),
+    );
     entries(&found, &["own.example:443"]);
 }
 
@@ -381,14 +386,14 @@ fn the_real_tools() {
             eprintln!("SKIP: {program} is not installed");
             continue;
         }
-        let found = of(tool, home.as_deref(), &isolated);
+        let found = find_registries(tool, home.as_deref(), &isolated);
         assert!(!found.entries.is_empty(), "{program}: {found:?}");
     }
     // One that has fetched nothing yet; whatever rustup needs is where it was.
     let rustup = home.map(|home| home.join(".rustup")).filter(|rustup| rustup.is_dir());
     isolated.push(("CARGO_HOME".into(), place.0.join("empty").into()));
     isolated.extend(rustup.map(|rustup| ("RUSTUP_HOME".into(), rustup.into())));
-    let found = of(Tool::Cargo, Some(&place.0.join("home")), &isolated);
+    let found = find_registries(Tool::Cargo, Some(&place.0.join("home")), &isolated);
     let [index, files] = found.entries.as_slice() else { panic!("cargo: {found:?}") };
     assert_eq!(index.strip_prefix("index."), files.strip_prefix("static."), "{found:?}");
     assert!(index.ends_with(":443") && !place.0.join("empty").exists(), "{found:?}");

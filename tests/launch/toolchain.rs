@@ -267,7 +267,7 @@ fn variables_cannot_open_the_home_or_what_is_above_it() {
         &[("RUSTUP_HOME", &home.0), ("CARGO_HOME", Path::new("/")), ("GOPATH", Path::new("go"))],
     ));
     assert!(shown.contains("RUSTUP_HOME=") && shown.contains("CARGO_HOME=/ is ignored"), "{shown}");
-    assert!(shown.contains("GOPATH is ignored: `go` is no absolute path"), "{shown}");
+    assert!(shown.contains("GOPATH is ignored: `go` is not an absolute path"), "{shown}");
 }
 
 #[test]
@@ -349,10 +349,10 @@ fn folders_that_cannot_be_read_are_not_there() {
 #[test]
 fn locks_are_not_linked() {
     for name in [".lock", "lock", "modules-2.lock", "gradle-8.zip.lck", "gradle-8.zip.part"] {
-        assert!(Layer::leaves_out(OsStr::new(name)), "{name}");
+        assert!(Layer::is_omitted(OsStr::new(name)), "{name}");
     }
     for name in ["Cargo.lock.crate", "lock.js", "block", "serde-1.0.0.crate"] {
-        assert!(!Layer::leaves_out(OsStr::new(name)), "{name}");
+        assert!(!Layer::is_omitted(OsStr::new(name)), "{name}");
     }
 }
 

@@ -169,7 +169,7 @@ fn it_listens_on_loopback_only_and_reads_a_secret_file_only() {
     assert!(told(&["--http", "--token-file", path]).contains("cannot be read"));
     let secret = "0123456789abcdef0123456789abcdef";
     world.outside(&format!("umask 022; printf %s {secret} > {path}"));
-    assert!(told(&["--http", "--token-file", path]).contains("others can read"));
+    assert!(told(&["--http", "--token-file", path]).contains("other users can access"));
     world.outside(&format!("chmod 600 {path}; printf short > {path}"));
     assert!(told(&["--http", "--token-file", path]).contains("32"));
     assert!(told(&["--token-file", path]).contains("--http"));

@@ -161,7 +161,7 @@ open(place, "w").write(name + "\n")
     let ran = yard.task(&["--name", "x", "Do it."]);
     assert!(yard.git("log --all --format=%s").contains("sly"), "it was made: {}", shown(&ran));
     assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
-    assert!(ran.result["reason"].as_str().unwrap().contains("merging is not this step's"), "{}", shown(&ran));
+    assert!(ran.result["reason"].as_str().unwrap().contains("this step must not merge"), "{}", shown(&ran));
 }
 
 /// Pipes that git would read are not waited for, and a place that is no directory is told before anything is made.
@@ -199,7 +199,7 @@ fn a_branch_that_is_gone_is_missed() {
     assert_eq!(yard.about(&["approve", id]).code, 0);
     let lost = yard.about(&["resume", id]);
     assert_eq!(lost.code, 2, "{}", lost.error);
-    assert!(lost.error.contains("the branch task/x is gone"), "{}", lost.error);
+    assert!(lost.error.contains("the branch task/x does not exist"), "{}", lost.error);
     assert_eq!(yard.git("for-each-ref refs/heads/task/"), "");
     yard.git(&format!("branch task/x {tip}"));
     let ran = yard.about(&["resume", id, "--stream-json"]);
@@ -266,7 +266,7 @@ fn a_merge_takes_what_the_base_alone_has_changed() {
         let (yard, ran) = conflicting(&format!("{merge}\n{COMMITTED}"));
         assert_eq!(ran.result["status"], "needs_human", "{merge}: {}", shown(&ran));
         let reason = ran.result["reason"].as_str().unwrap();
-        assert!(reason.contains("has not taken") && reason.contains(wanted), "{merge}: {reason}");
+        assert!(reason.contains("lost changes of main") && reason.contains(wanted), "{merge}: {reason}");
         // It was a merge, and is kept.
         let kept = yard.git("log --merges --format=%s --glob='refs/guard/*'");
         assert!(!kept.is_empty(), "{merge}: it was none");

@@ -143,7 +143,7 @@ fn a_test_command_that_an_agent_brings_along_is_not_used() {
 fn a_changelog_is_updated_or_reported_as_unchanged() {
     let commits = "git add -A; git commit -qm x || exit 1\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}\"";
     for (work, wanted) in [
-        ("echo '- [x] CHANGELOG.md updated' >> \"$(document)\"", Some("`CHANGELOG.md` is as it was")),
+        ("echo '- [x] CHANGELOG.md updated' >> \"$(document)\"", Some("`CHANGELOG.md` is unchanged")),
         ("echo new >> CHANGELOG.md", None),
         ("echo '- [x] CHANGELOG.md unchanged: nothing users see' >> \"$(document)\"", None),
     ] {
@@ -211,18 +211,18 @@ fn a_missing_key_is_said_before_anything_is_made() {
 fn requests_and_repositories() {
     let yard = Yard::new();
     for (arguments, wanted) in [
-        (vec![""], "there is no request"),
-        (vec![], "there is no request"),
+        (vec![""], "the request is missing"),
+        (vec![], "the request is missing"),
         (vec!["x", "--mode", "odd"], "no mode `odd`"),
         (vec!["x", "--workflow", "odd"], "no workflow named `odd`"),
-        (vec!["x", "--base", "nowhere"], "no branch `nowhere`"),
+        (vec!["x", "--base", "nowhere"], "base branch `nowhere`"),
         (vec!["x", "--gate", "odd=human"], "--gate odd=human"),
         (vec!["x", "--gate", "plan=cat"], "--gate plan=cat"),
         (vec!["x", "--name", "///"], "no letters"),
         (vec!["x", "--tests", "'"], "--tests"),
         (vec!["x", "--tests", " "], "--tests"),
-        (vec!["resume"], "no task to go on with"),
-        (vec!["show", "odd"], "no task `odd`"),
+        (vec!["resume"], "there is no unfinished task"),
+        (vec!["show", "odd"], "matches the id `odd`"),
     ] {
         let ran = yard.about(&arguments);
         assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.error);

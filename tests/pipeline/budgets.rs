@@ -161,8 +161,8 @@ fn rounds_of_a_step_and_bad_bounds() {
     for (bound, wanted) in [
         (["--max-tokens", "pln=5"], "no step `pln`"),
         (["--max-tokens", "plan=x"], "STEP=NUMBER"),
-        (["--max-cost", "plan=-1"], "an amount from 0"),
-        (["--max-minutes", "nan"], "an amount from 0"),
+        (["--max-cost", "plan=-1"], "not negative"),
+        (["--max-minutes", "nan"], "not negative"),
     ] {
         let ran = bounded.run(&[&["--name", "y", "Do it."][..], &bound].concat());
         assert_eq!(ran.code, 2, "{}", ran.error);

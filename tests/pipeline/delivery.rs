@@ -119,7 +119,7 @@ fn a_base_that_is_not_protected() {
     let ran = task(&yard, &server, &["--name", "y", "--gate", "plan=human", "Add a toggle."]);
     assert!(
         said(&ran).iter().any(
-            |line| line.contains("Warning: 'main' of") && line.contains("a pull request is not required")
+            |line| line.contains("Warning: 'main' of") && line.contains("pull requests are not required")
         ),
         "{}",
         shown(&ran)

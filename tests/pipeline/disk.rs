@@ -34,7 +34,7 @@ fn is_told(ran: &Ran, words: &[&str]) {
     let told = format!("{} {}", ran.error, ran.result);
     assert!(words.iter().any(|word| told.contains(word)), "{}", shown(ran));
     assert!(
-        ran.error.contains("hint: nothing is lost;") || ran.result["status"] == "failed",
+        ran.error.contains("hint: no work is lost;") || ran.result["status"] == "failed",
         "{}",
         shown(ran)
     );
@@ -51,7 +51,7 @@ fn no_room_for_the_state() {
     disk.fill(0);
     let ran = yard.task(&REQUEST);
     assert_eq!(ran.code, 2, "{}", shown(&ran));
-    assert!(ran.error.contains("nothing has begun"), "{}", ran.error);
+    assert!(ran.error.contains("the task was not started"), "{}", ran.error);
     disk.free();
     assert_eq!(yard.about(&["list", "--json"]).result.as_array().map(Vec::len), Some(0));
     assert_eq!(yard.git("for-each-ref refs/heads/task/"), "");

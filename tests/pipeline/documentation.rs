@@ -145,7 +145,7 @@ fn what_is_no_documentation_is_put_back() {
     assert!(
         said(&ran)
             .iter()
-            .any(|line| line.contains("docs/guide/conf.py was changed, and is no documentation"))
+            .any(|line| line.contains("docs/guide/conf.py was changed, but is not documentation"))
     );
     // The developer leaves a second name of the code where documentation is.
     let yard = Yard::new();
@@ -171,18 +171,21 @@ fn very_much_and_hidden_things_are_put_back() {
             "for i in 1 2 3; do head -c 3500000 /dev/zero | tr '\\0' x > docs/guide/f$i.md; done",
             "more than 8 MiB",
         ),
-        ("echo x > docs/guide/left.log", "passes over"),
-        ("printf '*\\n' > docs/guide/.gitignore; echo code > docs/guide/conf.py", "passes over"),
+        ("echo x > docs/guide/left.log", "git ignores"),
+        ("printf '*\\n' > docs/guide/.gitignore; echo code > docs/guide/conf.py", "git ignores"),
         (
             // Not by commands that are judged by their words.
             "perl -e 'my $n = \"docs/guide/nest\"; mkdir $_ or die for $n, \"$n/.git\", \"$n/.git/objects\", \"$n/.git/refs\"; for ([\"$n/.git/HEAD\", \"ref: refs/heads/x\"], [\"$n/run.sh\", \"code\"]) { open(my $f, \">\", $_->[0]) or die; print $f \"$_->[1]\\n\" }' || exit 1",
-            "passes over",
+            "git ignores",
         ),
         (
             "perl -e 'symlink \"../../src\", \"docs/guide/out\" or die; symlink \"../../src/code.sh\", \"docs/guide/code.md\" or die' || exit 1",
-            "passes over or that is no file",
+            "git ignores or that is not a regular file",
         ),
-        ("mkfifo docs/guide/pipe.md; echo more >> docs/guide/more.md", "passes over or that is no file"),
+        (
+            "mkfifo docs/guide/pipe.md; echo more >> docs/guide/more.md",
+            "git ignores or that is not a regular file",
+        ),
     ];
     for (lines, problem) in cases {
         let yard = Yard::new();

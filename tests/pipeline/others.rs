@@ -49,7 +49,7 @@ fn a_branch_moved_during_a_review() {
     });
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     assert!(
-        said(&ran).iter().any(|line| line.contains("the branch was moved while it looked")),
+        said(&ran).iter().any(|line| line.contains("the branch moved while the agent")),
         "{}",
         shown(&ran)
     );
@@ -70,8 +70,8 @@ fn a_worktree_that_is_removed() {
         yard.world.outside(&format!("rm -rf {worktree}"));
     });
     assert_eq!(ran.code, 2, "{}", shown(&ran));
-    assert!(ran.error.contains("is no worktree of the repository any more"), "{}", ran.error);
-    assert!(ran.error.contains("hint: `guard task resume` makes it again"), "{}", ran.error);
+    assert!(ran.error.contains("is no longer a worktree of the repository"), "{}", ran.error);
+    assert!(ran.error.contains("hint: `guard task resume` creates it again"), "{}", ran.error);
     let ran = yard.about(&["resume", "--stream-json"]);
     assert_eq!(ran.code, 0, "{}", shown(&ran));
     // A person has decided, and then it cannot go on.
@@ -101,7 +101,8 @@ fn a_branch_that_is_deleted() {
         yard.git("update-ref -d refs/heads/task/x");
         yard.world.outside(&format!("echo go on > {worktree}/docs/dev_docs/reviews/code_review_x_v1.md"));
     });
-    let hint = format!("the branch task/x is gone; bring it back (`git branch task/x {}`)", tip.borrow());
+    let hint =
+        format!("the branch task/x does not exist; recreate it with `git branch task/x {}`", tip.borrow());
     assert_ne!(ran.code, 0, "{}", shown(&ran));
     assert!(ran.error.contains(&hint), "{hint}: {}", shown(&ran));
     let again = yard.about(&["resume"]);
@@ -143,7 +144,7 @@ fn a_state_that_cannot_be_written() {
         let ran = yard.world.finish(command, b"");
         assert_eq!(ran.code, 2, "{}", ran.error);
         assert!(
-            ran.error.contains("nothing has begun") && !ran.error.contains("task resume"),
+            ran.error.contains("the task was not started") && !ran.error.contains("task resume"),
             "{}",
             ran.error
         );
@@ -153,7 +154,7 @@ fn a_state_that_cannot_be_written() {
         let ran = yard.world.finish(command, b"");
         assert_eq!(ran.code, 2, "{}", ran.error);
         assert!(
-            ran.error.contains("hint: nothing is lost; tasks are kept below $XDG_STATE_HOME"),
+            ran.error.contains("hint: no work is lost; guard stores tasks below $XDG_STATE_HOME"),
             "{}",
             ran.error
         );

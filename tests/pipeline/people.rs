@@ -80,7 +80,7 @@ fn a_finished_task_is_shown_and_cleaned_up() {
     let cleaned = yard.about(&["clean", id]);
     let told = String::from_utf8_lossy(&cleaned.output).into_owned();
     assert_eq!(cleaned.code, 0, "{}", cleaned.error);
-    assert!(told.contains("is not merged, and stays") && told.contains("kept at refs/guard/"), "{told}");
+    assert!(told.contains("because it is not merged") && told.contains("saved at refs/guard/"), "{told}");
     assert!(!std::path::Path::new(worktree).exists() && !std::path::Path::new(summary).exists());
     let kept = yard.git("for-each-ref --format='%(refname)' refs/guard/");
     assert_eq!(yard.git(&format!("show {kept}:mine")), "mine");
@@ -112,7 +112,7 @@ fn at_a_conflict() -> (Yard, String, std::path::PathBuf) {
     assert_eq!((ran.code, &ran.result["status"]), (3, &"needs_human".into()), "{}", shown(&ran));
     let worktree = ran.result["worktree"].as_str().unwrap();
     let reason = ran.result["reason"].as_str().unwrap();
-    assert!(reason.contains("is not solved") && reason.contains(worktree), "{reason}");
+    assert!(reason.contains("did not resolve the conflict") && reason.contains(worktree), "{reason}");
     // What the agent did is out of the way.
     assert_eq!(yard.world.outside(&format!("git -C {worktree} status --porcelain")), "");
     assert!(!yard.subjects("task/x").iter().any(|subject| subject == "half"));
@@ -128,7 +128,7 @@ fn a_person_resolves_a_conflict_by_hand() {
     yard.world.outside(&format!("cd {worktree} && ! git merge -q main"));
     let early = yard.about(&["resume", &id]);
     assert_eq!(early.code, 2, "{}", early.error);
-    assert!(early.error.contains("not committed (toggle.txt)"), "{}", early.error);
+    assert!(early.error.contains("uncommitted changes (toggle.txt)"), "{}", early.error);
     // Markers are no resolution.
     yard.world.outside(&format!("cd {worktree} && git add -A && git commit -q --no-edit"));
     let bad = yard.about(&["resume", &id]);
@@ -221,7 +221,7 @@ fn one_at_a_time_and_given_up() {
     };
     let second = yard.about(&["resume", &id]);
     assert_eq!(second.code, 2);
-    assert!(second.error.contains("another guard works on"), "{}", second.error);
+    assert!(second.error.contains("is working on the task"), "{}", second.error);
     let cancelled = yard.about(&["cancel", &id]);
     assert_eq!(cancelled.code, 0, "{}", cancelled.error);
     assert_eq!(child.wait().unwrap().code(), Some(130));

@@ -77,20 +77,20 @@ fn one_from_scratch_runs() {
 fn mistakes_have_places() {
     let scratch = Scratch::new("workflows");
     let cases = [
-        ("next: judge", "next: jugde", "there is no step `jugde`"),
+        ("next: judge", "next: jugde", "the workflow has no step `jugde`"),
         ("policy: reviewer", "policy: revewer", "no policy named `revewer`"),
-        ("role: critic", "role: critik", "there is no role `critik`"),
+        ("role: critic", "role: critik", "the workflow has no role `critik`"),
         ("says: \"Thought", "sayz: \"Thought", "did you mean `says`?"),
         ("version: 1", "version: 2", "version 1"),
-        ("{{request}}", "{{reqest}}", "the prompt asks for `reqest`"),
+        ("{{request}}", "{{reqest}}", "unknown value `reqest` in the prompt"),
         ("{{/feedback}}", "", "`feedback` is not closed"),
-        ("APPROVE: { next: end", "APPROVED: { next: end", "the verdict `APPROVE` leads nowhere"),
+        ("APPROVE: { next: end", "APPROVED: { next: end", "the verdict `APPROVE` has no next step"),
         ("prompt: judge.md", "prompt: nowhere.md", "cannot be read"),
         ("path: \"plans/", "path: \"../plans/", "inside the repository"),
         ("next: end", "next: think", "no step leads to `end`"),
         ("mode: direct", "mode: odd", "the mode `odd`"),
-        ("is: document", "is: commit", "can commit nothing"),
-        ("  think:", "  think: [", "no YAML"),
+        ("is: document", "is: commit", "cannot commit"),
+        ("  think:", "  think: [", "invalid YAML"),
         ("    next: judge", "    limits: { token: 5 }\n    next: judge", "did you mean `tokens`?"),
         (
             "    next: judge",
@@ -100,7 +100,7 @@ fn mistakes_have_places() {
         (
             "mode: direct",
             "mode: direct\ntriage: { role: critic, prompt: judge.md, answer: { decision: { one_of: [DOCS] } }, docs: { role: critic, prompt: judge.md, files: [], answer: { s: {} } } }",
-            "no file is documentation",
+            "no pattern that includes a file",
         ),
         (
             "mode: direct",

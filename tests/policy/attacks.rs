@@ -144,7 +144,7 @@ fn an_override_does_not_reach_past_its_own_rule() {
     let policy = load_text(source(&policy), &PolicyDirs::default()).unwrap();
     assert_eq!(shell(&policy, "git lfs pull").action().name(), "allow", "the default is lifted");
     assert_eq!(shell(&policy, "git checkout main").action().name(), "deny", "a matching deny is not");
-    assert!(policy.remarks.iter().any(|remark| remark.message.contains("`mine` can lift")));
+    assert!(policy.remarks.iter().any(|remark| remark.message.contains("`mine` can loosen")));
 }
 
 #[test]

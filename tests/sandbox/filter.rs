@@ -105,7 +105,7 @@ fn argument() -> impl Strategy<Value = u64> {
 
 #[test]
 fn the_filters_do_what_the_list_says() {
-    let list = sandbox::read(sandbox::LIST).unwrap();
+    let list = sandbox::parse_list(sandbox::LIST).unwrap();
     let mut refused = 0;
     for shared in [false, true] {
         let said = said(&list, shared);
@@ -166,7 +166,7 @@ fn a_helper_alone_has_threads_only() {
     ] {
         let ((number, first), numbers) = (call, [(true, alone), (false, with_processes)]);
         for (is_alone, wanted) in numbers {
-            let filter = sandbox::offline(is_alone).unwrap();
+            let filter = sandbox::helper_filter(is_alone).unwrap();
             let got = interpret(&filter, THIS_MACHINE, number as u32, [first, 0, 0, 0, 0, 0]);
             assert_eq!(got, wanted, "call {number} with {first:#x}, alone: {is_alone}");
         }

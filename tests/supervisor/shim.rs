@@ -100,7 +100,7 @@ fn what_is_refused_is_explained() {
 #[test]
 fn what_is_not_explained_is_refused_all_the_same() {
     // The answer is no answer, is empty, is that of a supervisor who has refused for another reason.
-    for reply in [None, Some(Answer::Deny(String::new())), Some(Answer::Go)] {
+    for reply in [None, Some(Answer::Deny(String::new())), Some(Answer::Allow)] {
         let scratch = Scratch::new("shim-closed");
         shims(&scratch, &["git"]);
         let path = refused(&scratch, &["git"]);

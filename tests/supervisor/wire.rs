@@ -7,11 +7,11 @@ proptest! {
     #[test]
     fn what_is_sent_arrives(
         argv in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
-        folder in prop::collection::vec(any::<u8>(), 0..40),
+        directory in prop::collection::vec(any::<u8>(), 0..40),
         environment in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..9), prop::collection::vec(any::<u8>(), 0..9)), 0..5),
         message in ".{0,80}",
     ) {
-        let question = Question { argv, folder, environment };
+        let question = Question { argv, directory, environment };
         let mut bytes = Vec::new();
         question.write(&mut bytes).unwrap();
         prop_assert_eq!(Question::read(&mut bytes.as_slice()).unwrap(), question);
@@ -19,7 +19,7 @@ proptest! {
         for end in 0..bytes.len() {
             prop_assert!(Question::read(&mut &bytes[..end]).is_err());
         }
-        for answer in [Answer::Go, Answer::Deny(message)] {
+        for answer in [Answer::Allow, Answer::Deny(message)] {
             let mut bytes = Vec::new();
             answer.write(&mut bytes).unwrap();
             prop_assert_eq!(Answer::read(&mut bytes.as_slice()).unwrap(), answer);
@@ -31,7 +31,7 @@ proptest! {
         let _ = Question::read(&mut bytes.as_slice());
         let framed = [b"GRD".as_slice(), &[VERSION], &(bytes.len() as u32).to_le_bytes(), &bytes].concat();
         let _ = Question::read(&mut framed.as_slice());
-        prop_assert!(!matches!(Answer::read(&mut framed.as_slice()), Ok(Answer::Go)) || bytes == [0]);
+        prop_assert!(!matches!(Answer::read(&mut framed.as_slice()), Ok(Answer::Allow)) || bytes == [0]);
     }
 }
 

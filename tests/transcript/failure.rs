@@ -106,11 +106,11 @@ fn the_beginning_and_the_end_are_made_durable() {
     let disk = |is_broken| Box::new(Disk { bytes: 0, kept: kept.clone(), is_broken });
     let (recorder, writer) = transcript::start_on(disk(false), &settings(&scratch), None).unwrap();
     recorder.record(EventType::RunStarted, "", &json!({}));
-    writer.hasten();
+    writer.write_now();
     wait_for(|| kept.lock().unwrap().len() == 1);
     for _ in 0..100 {
         recorder.record(EventType::Exec, "one", &json!({}));
-        writer.hasten();
+        writer.write_now();
     }
     recorder.record(EventType::RunFinished, "", &json!({}));
     let head = writer.finish().unwrap();

@@ -24,7 +24,7 @@ fn list_path_diff_preview_receive_and_clean() {
     let mut kept = place.open("kept");
     commit(&kept, "a.txt", "theirs\n", "change a");
     kept.receive(&Limits::default()).unwrap();
-    kept.settle(KeepPolicy::Auto).unwrap();
+    kept.dispose(KeepPolicy::Auto).unwrap();
     std::fs::write(kept.worktree().join("loose.txt"), "x").unwrap();
     let path = kept.worktree().to_path_buf();
     drop(kept);
@@ -100,7 +100,7 @@ fn what_cannot_be_received_says_why() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("commits from before the run were changed or dropped") && said.contains("hint:"),
+        said.contains("changed or dropped commits from before the run") && said.contains("hint:"),
         "{said}"
     );
     let output = worktree(&place, &["receive", "forged", "--json"]);

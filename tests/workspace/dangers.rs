@@ -128,7 +128,7 @@ fn a_nested_repository_that_is_committed_as_a_gitlink_runs_at_git_status() {
     inspection.most_entries = 0;
     let found = inspect(&inspection).unwrap();
     expect(&found, DangerKind::Repository, "vendor/lib", "core.fsmonitor");
-    expect(&found, DangerKind::Unseen, "", "more in it");
+    expect(&found, DangerKind::Unseen, "", "more entries");
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn submodules_that_lead_elsewhere() {
     let attacks = [
         ("[submodule \"known\"]\n\tpath = known\n\turl = https://example.com/other\n", "example.com"),
         ("[submodule \"a\"]\n\tupdate = !touch /tmp/x\n", "runs it"),
-        ("[submodule \"../../x\"]\n\tpath = x\n", "leads out"),
+        ("[submodule \"../../x\"]\n\tpath = x\n", "points outside"),
         ("[submodule \"a\"]\n\tpath = ../x\n", "outside"),
         ("[submodule \"a\"]\n\tpath = /x\n", "outside"),
         ("[submodule \"a\"]\n\turl = ext::sh -c touch% /tmp/x\n", "program"),

@@ -237,16 +237,16 @@ fn files_that_lie_elsewhere() {
         symlink(place.scratch.0.join("secret.txt"), path).unwrap();
     }
     let attempts: &[Attempt] = &[
-        ("exclude", |place| link(place, ".git/info/exclude"), "info/exclude is a link that leads elsewhere"),
-        ("attributes", |place| link(place, ".git/info/attributes"), "info/attributes is a link"),
-        ("hook", |place| link(place, ".git/hooks/pre-commit"), "hooks/pre-commit is a link"),
+        ("exclude", |place| link(place, ".git/info/exclude"), "exclude is a symbolic link to a file outside"),
+        ("attributes", |place| link(place, ".git/info/attributes"), "info/attributes is a symbolic link"),
+        ("hook", |place| link(place, ".git/hooks/pre-commit"), "hooks/pre-commit is a symbolic link"),
         (
             "hooks",
             |place| {
                 std::fs::remove_dir_all(place.repository.join(".git/hooks")).unwrap();
                 symlink(place.scratch.0.join("secret"), place.repository.join(".git/hooks")).unwrap();
             },
-            "/.git/hooks is a link",
+            "/.git/hooks is a symbolic link",
         ),
         (
             "hooks-path",
@@ -263,7 +263,7 @@ fn files_that_lie_elsewhere() {
                 link(place, "hooks/pre-commit");
                 place.git(&["config", "core.hooksPath", "hooks"]);
             },
-            "hooks/pre-commit is a link",
+            "hooks/pre-commit is a symbolic link",
         ),
         (
             "husky",
@@ -272,7 +272,7 @@ fn files_that_lie_elsewhere() {
                 link(place, ".husky/pre-commit");
                 place.git(&["config", "core.hooksPath", ".husky/_"]);
             },
-            ".husky/pre-commit is a link",
+            ".husky/pre-commit is a symbolic link",
         ),
         (
             "excludes-file",
@@ -329,13 +329,13 @@ fn another_repository_in_the_place_of_this_one() {
         (
             "file",
             |place| std::fs::write(folder(place).join(".git"), "gitdir: ../secret/.git\n").unwrap(),
-            "do not lead to each other",
+            "do not point to each other",
         ),
-        ("link", |place| symlink("../secret/.git", folder(place).join(".git")).unwrap(), "do not lead"),
+        ("link", |place| symlink("../secret/.git", folder(place).join(".git")).unwrap(), "do not point"),
         (
             "common",
             |place| std::fs::write(init(place).join("commondir"), "../../secret/.git\n").unwrap(),
-            "is no worktree of it",
+            "is not one of its worktrees",
         ),
         (
             "bare",
@@ -343,9 +343,9 @@ fn another_repository_in_the_place_of_this_one() {
                 git(&folder(place), &["init", "--quiet", "--bare"]);
                 std::fs::write(folder(place).join("commondir"), "../secret/.git\n").unwrap();
             },
-            "is no worktree of it",
+            "is not one of its worktrees",
         ),
-        ("objects", |place| link(place, &["objects", "refs"]), ".git/objects is a link"),
+        ("objects", |place| link(place, &["objects", "refs"]), ".git/objects is a symbolic link"),
         (
             "borrowed",
             |place| {
@@ -354,7 +354,7 @@ fn another_repository_in_the_place_of_this_one() {
                 let file = folder(place).join(".git/objects/info/alternates");
                 std::fs::write(file, format!("{}\n", objects.display())).unwrap();
             },
-            "its objects are borrowed from",
+            "it borrows objects from",
         ),
         (
             // git takes a broken quote for a part of the name.
@@ -366,7 +366,7 @@ fn another_repository_in_the_place_of_this_one() {
                 std::fs::write(objects.join("info/alternates"), "\"/../../../../secret/.git/objects\n")
                     .unwrap();
             },
-            "its objects are borrowed from",
+            "it borrows objects from",
         ),
     ];
     for (name, plant, words) in attempts {
@@ -395,7 +395,7 @@ fn the_working_tree_of_another_repository() {
     git(&planted, &["worktree", "add", "--quiet", "../second", "-b", "second"]);
     let request = |name: &str| Request { copy: vec![".env".into()], ..place.request(name) };
     git(&planted, &["config", "core.worktree", users.to_str().unwrap()]);
-    refused(&place, &planted, &request("main"), "do not lead to each other");
+    refused(&place, &planted, &request("main"), "do not point to each other");
     assert!(is_given_away(&trusted(&planted, &request("main")).unwrap()), "it is real");
 
     // The same from a linked worktree of the planted one, which leads back to the user's.
@@ -405,7 +405,7 @@ fn the_working_tree_of_another_repository() {
     std::fs::write(admin.join("config.worktree"), format!("[core]\nworktree = {}\n", users.display()))
         .unwrap();
     std::fs::write(admin.join("gitdir"), format!("{}\n", users.join(".git").display())).unwrap();
-    refused(&place, &place.scratch.0.join("second"), &request("linked"), "do not lead to each other");
+    refused(&place, &place.scratch.0.join("second"), &request("linked"), "do not point to each other");
 }
 
 /// Links where git writes: it would write elsewhere.
@@ -415,7 +415,7 @@ fn nothing_is_written_through_links() {
     let folder = place.repository.join(".git/logs/refs/heads/task");
     std::fs::create_dir_all(&folder).unwrap();
     symlink(canary(&place), folder.join("log")).unwrap();
-    refused(&place, &place.repository, &place.request("log"), "is a link that leads nowhere");
+    refused(&place, &place.repository, &place.request("log"), "is a symbolic link to a missing file");
     trusted(&place.repository, &place.request("log")).unwrap();
     assert!(canary(&place).exists(), "it is real");
 
@@ -466,20 +466,20 @@ fn pipes_in_the_place_of_files() {
         let path = place.repository.join(".git").join(file);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         pipe(&path);
-        refused(&place, &place.repository, &place.request("pipe"), "is no file");
+        refused(&place, &place.repository, &place.request("pipe"), "is not a regular file");
     }
     // Through a link that stays inside.
     let linked = place();
     pipe(&linked.repository.join("pipe"));
     std::fs::remove_file(linked.repository.join(".git/info/exclude")).unwrap();
     symlink("../../pipe", linked.repository.join(".git/info/exclude")).unwrap();
-    refused(&linked, &linked.repository, &linked.request("pipe"), "info/exclude is no file");
+    refused(&linked, &linked.repository, &linked.request("pipe"), "info/exclude is not a regular file");
     // A list in the working tree; copied by guard itself.
     let listed = place();
     pipe(&listed.repository.join("list"));
     listed.git(&["config", "core.excludesFile", "list"]);
     let error = Workspace::open(&listed.find(), &listed.request("list")).unwrap_err();
-    assert!(error.to_string().contains("list is no file"), "{error}");
+    assert!(error.to_string().contains("list is not a regular file"), "{error}");
     assert_eq!(Record::read(&listed.request("list").run_folder).unwrap().state, State::Removed);
     // What git reads before anything is known of the repository, and what it reads of the user's own files.
     let started = Instant::now();
@@ -512,7 +512,7 @@ fn the_users_own_need_no_trust() {
         workspace.point_at_quarantine().unwrap();
         commit(&workspace, "new.txt", "new\n", "work");
         assert_eq!(workspace.receive(&Limits::default()).unwrap().commits.len(), 1, "{name}");
-        workspace.settle(KeepPolicy::Discard).unwrap();
+        workspace.dispose(KeepPolicy::Discard).unwrap();
     };
     let place = place();
     let root = &place.scratch.0;
@@ -536,7 +536,7 @@ fn the_users_own_need_no_trust() {
     git(root, &["init", "--quiet", "--separate-git-dir", "apart.git", "apart"]);
     let apart = root.join("apart");
     git(&apart, &["commit", "--quiet", "--allow-empty", "-m", "first"]);
-    refused(&place, &apart, &place.request("apart"), "do not lead to each other");
+    refused(&place, &apart, &place.request("apart"), "do not point to each other");
     git(&apart, &["config", "core.worktree", apart.to_str().unwrap()]);
     works(&place, &apart, "apart");
 }
@@ -553,7 +553,7 @@ fn a_worktree_is_one_runs_at_a_time() {
     let mut first = Workspace::open(&place.find(), &place.request("first")).unwrap();
     place.repository = first.worktree().to_path_buf();
     busy(Workspace::open(&place.find(), &here(&place, "second")), "in the worktree of a run");
-    first.settle(KeepPolicy::Keep).unwrap();
+    first.dispose(KeepPolicy::Keep).unwrap();
     let kept = first.run_folder().to_path_buf();
     drop(first);
 
@@ -565,10 +565,10 @@ fn a_worktree_is_one_runs_at_a_time() {
     second.point_at_quarantine().unwrap();
     let tip = commit(&second, "c.txt", "c", "work");
     second.receive(&Limits::default()).unwrap();
-    second.settle(KeepPolicy::Auto).unwrap();
+    second.dispose(KeepPolicy::Auto).unwrap();
     drop(second);
     assert_eq!(place.git(&["rev-parse", "HEAD"]), tip);
-    Workspace::load(&kept).unwrap().settle(KeepPolicy::Discard).unwrap();
+    Workspace::load(&kept).unwrap().dispose(KeepPolicy::Discard).unwrap();
     assert!(!place.repository.exists());
 }
 
@@ -582,7 +582,7 @@ fn a_preview_runs_nothing_outside_its_jail() {
     let mut workspace = place.open("merge");
     commit(&workspace, "a.txt", "theirs\n", "theirs");
     workspace.receive(&Limits::default()).unwrap();
-    workspace.settle(KeepPolicy::Keep).unwrap();
+    workspace.dispose(KeepPolicy::Keep).unwrap();
     std::fs::write(place.repository.join("a.txt"), "ours\n").unwrap();
     place.git(&["commit", "--quiet", "-am", "ours"]);
     let preview = guard::workspace::preview(workspace.run_folder(), None).unwrap();

@@ -37,7 +37,7 @@ fn an_agent_commits_and_the_user_gets_the_branch() {
     assert!(received.other_refs.is_empty(), "{:?}", received.other_refs);
     assert_eq!(place.git(&["rev-parse", "task/add-a-toggle"]), two);
 
-    let settled = workspace.settle(KeepPolicy::Auto).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(settled.kept && settled.has_commits && !settled.unreceived, "{settled:?}");
     let worktree = workspace.worktree().to_path_buf();
     assert_eq!(
@@ -59,7 +59,7 @@ fn a_run_that_leaves_nothing_leaves_nothing() {
     std::fs::create_dir_all(workspace.worktree().join("node_modules/x")).unwrap();
     std::fs::write(workspace.worktree().join("node_modules/x/y"), "ignored").unwrap();
     workspace.receive(&Limits::default()).unwrap();
-    let settled = workspace.settle(KeepPolicy::Auto).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(!settled.kept, "{settled:?}");
     assert_eq!(place.git(&["for-each-ref"]), before);
     assert_eq!(place.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
@@ -75,7 +75,7 @@ fn what_is_discarded_can_be_had_back() {
     let tip = commit(&workspace, "c.txt", "three\n", "add c");
     std::fs::write(workspace.worktree().join("d.txt"), "loose\n").unwrap();
     workspace.receive(&Limits::default()).unwrap();
-    let settled = workspace.settle(KeepPolicy::Discard).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
     assert_eq!(settled.saved, ["refs/guard/run-wrong/work", "refs/guard/run-wrong/tip"]);
     assert_eq!(place.git(&["rev-parse", "refs/guard/run-wrong/tip"]), tip);
     assert_eq!(place.git(&["show", "refs/guard/run-wrong/work:d.txt"]), "loose");
@@ -96,7 +96,7 @@ fn own_commits_can_be_amended_between_receives() {
     assert_eq!(received.commits.len(), 1, "{received:?}");
     assert_eq!(place.git(&["log", "--format=%s", "task/steps"]), "step one, better\nfirst");
     assert_eq!(place.git(&["for-each-ref", "refs/guard"]), "");
-    workspace.settle(KeepPolicy::Keep).unwrap();
+    workspace.dispose(KeepPolicy::Keep).unwrap();
     assert_eq!(git(workspace.worktree(), &["status", "--porcelain"]), "");
 }
 
@@ -127,8 +127,8 @@ fn two_runs_do_not_disturb_each_other() {
         scope.spawn(|| one.receive(&Limits::default()).unwrap());
         scope.spawn(|| two.receive(&Limits::default()).unwrap());
     });
-    one.settle(KeepPolicy::Keep).unwrap();
-    two.settle(KeepPolicy::Keep).unwrap();
+    one.dispose(KeepPolicy::Keep).unwrap();
+    two.dispose(KeepPolicy::Keep).unwrap();
     assert_eq!(place.git(&["rev-parse", "task/one", "task/two"]), format!("{first}\n{second}"));
     assert_eq!(Record::read(&place.request("one").run_folder).unwrap().state, State::Kept);
     place.fsck();

@@ -99,11 +99,11 @@ fn ours(repository: &Repository) -> ExpectedChanges {
 /// What `again` sees must be what a first look sees.
 fn compare(repository: &Repository, before: &Fingerprint) -> Vec<Difference> {
     let ours = ours(repository);
-    let found = before.compare(&before.again().unwrap(), &ours);
+    let found = before.compare(&before.retake().unwrap(), &ours);
     assert_eq!(found, before.compare(&repository.take(), &ours));
     let stored: Fingerprint = serde_json::from_str(&serde_json::to_string(before).unwrap()).unwrap();
     assert_eq!(&stored, before);
-    assert_eq!(found, stored.compare(&stored.again().unwrap(), &ours));
+    assert_eq!(found, stored.compare(&stored.retake().unwrap(), &ours));
     found
 }
 
@@ -141,7 +141,7 @@ fn all_refs_are_what_git_says() {
             .map(|(name, value)| (String::from_utf8(name.bytes().to_vec()).unwrap(), value))
             .collect();
         assert_eq!(found, expected, "{format:?}");
-        assert!(!taken.is_cut());
+        assert!(!taken.is_incomplete());
     }
 }
 
@@ -216,7 +216,7 @@ fn a_moved_ref_says_from_what_to_what() {
         assert_eq!((one(&found).old.as_deref(), one(&found).new.as_deref()), (Some(&*old), Some(&*new)));
         assert_eq!(
             found[0].to_string(),
-            format!("refs/heads/a changed from {old} to {new}, by somebody else")
+            format!("refs/heads/a changed from {old} to {new}, by the user or another process")
         );
     }
 }
@@ -362,7 +362,7 @@ fn what_changed_right_before_the_look_is_read_again() {
     stored["logs"]["logs/HEAD"]["content"]["hash"] = "3".into();
     let names = |stored: &serde_json::Value| -> Vec<String> {
         let stored: Fingerprint = serde_json::from_value(stored.clone()).unwrap();
-        let found = stored.compare(&stored.again().unwrap(), &ours(&repository));
+        let found = stored.compare(&stored.retake().unwrap(), &ours(&repository));
         found.iter().map(|one| one.name.to_string()).collect()
     };
     // As if the look had come at once, however long it took to come.
@@ -405,7 +405,7 @@ fn a_ref_that_is_packed_meanwhile_is_not_missed() {
         let mut before = Fingerprint::take(&scratch.0).unwrap();
         while made.load(Ordering::SeqCst) < LAST {
             let expected = made.load(Ordering::SeqCst);
-            let after = before.again().unwrap();
+            let after = before.retake().unwrap();
             for index in 0..expected {
                 let value = after.value(format!("refs/heads/{index}").as_bytes());
                 assert_eq!(value, Some(format!("{index:040x}")), "{index} of {expected}");
@@ -438,7 +438,7 @@ fn others_at_work_make_no_error_and_no_false_difference() {
             });
             let mut looks = 0;
             while !done.load(std::sync::atomic::Ordering::Acquire) {
-                for after in [before.again().unwrap(), repository.take()] {
+                for after in [before.retake().unwrap(), repository.take()] {
                     looks += 1;
                     let found = before.compare(&after, &ours(&repository));
                     let wrong: Vec<_> = found
@@ -511,11 +511,11 @@ proptest! {
         scratch.write("HEAD", &bytes);
         scratch.write("refs/heads/x", &bytes);
         let before = Fingerprint::take(&scratch.0).unwrap();
-        prop_assert_eq!(before.compare(&before.again().unwrap(), &ExpectedChanges::default()), []);
+        prop_assert_eq!(before.compare(&before.retake().unwrap(), &ExpectedChanges::default()), []);
         let mut damaged = std::fs::read(&table).unwrap();
         let at = flip.index(damaged.len());
         damaged[at] ^= 1;
         std::fs::write(&table, damaged).unwrap();
-        before.again().unwrap();
+        before.retake().unwrap();
     }
 }

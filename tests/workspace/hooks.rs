@@ -103,7 +103,7 @@ fn filters_and_the_users_lists_are_in_force_inside() {
     commit(&workspace, "x.up", "CHANGED\n", "change");
     assert_eq!(agent(&workspace, &["cat-file", "blob", "HEAD:x.up"]), "changed");
     workspace.receive(&guard::workspace::Limits::default()).unwrap();
-    workspace.settle(guard::workspace::KeepPolicy::Auto).unwrap();
+    workspace.dispose(guard::workspace::KeepPolicy::Auto).unwrap();
     assert_eq!(git(workspace.worktree(), &["status", "--porcelain"]), "");
 }
 
@@ -130,7 +130,7 @@ fn untracked_things_come_and_go_as_asked() {
     );
     std::fs::write(at.join("notes"), "the agent's\n").unwrap();
     workspace.receive(&guard::workspace::Limits::default()).unwrap();
-    let settled = workspace.settle(guard::workspace::KeepPolicy::Auto).unwrap();
+    let settled = workspace.dispose(guard::workspace::KeepPolicy::Auto).unwrap();
     assert!(settled.kept);
     assert_eq!(git(&at, &["status", "--porcelain"]), "?? notes", "only what the agent changed is left");
     assert!(place.repository.join("node_modules/left/index.js").exists(), "a link is not followed");

@@ -34,7 +34,7 @@ fn the_one_that_is_killed() {
         std::fs::write(workspace.worktree().join("d.txt"), "loose").unwrap();
         workspace.receive(&Limits::default()).unwrap();
         let disposal = if round % 2 == 0 { KeepPolicy::Discard } else { KeepPolicy::Keep };
-        workspace.settle(disposal).unwrap();
+        workspace.dispose(disposal).unwrap();
     }
 }
 
@@ -76,7 +76,7 @@ fn whenever_it_is_killed_it_can_be_finished_or_undone() {
             if !is_over && workspace.quarantine().exists() {
                 workspace.receive(&Limits::default()).unwrap();
             }
-            workspace.settle(KeepPolicy::Discard).unwrap();
+            workspace.dispose(KeepPolicy::Discard).unwrap();
             assert!(begun.elapsed() < Duration::from_secs(30));
             let record = Record::read(&entry.run_folder).unwrap();
             assert_eq!(record.state, State::Removed);
@@ -121,7 +121,7 @@ fn a_receive_that_was_cut_after_its_last_step_is_one() {
     std::fs::write(folder.join("workspace.json"), before).unwrap();
     let mut again = Workspace::load(&folder).unwrap();
     assert_eq!(again.receive(&Limits::default()).unwrap().new, tip);
-    again.settle(KeepPolicy::Auto).unwrap();
+    again.dispose(KeepPolicy::Auto).unwrap();
     assert_eq!(git(again.worktree(), &["status", "--porcelain"]), "");
 }
 
@@ -151,10 +151,10 @@ fn a_locked_index_is_told_and_nothing_is_lost() {
     let lock = place.repository.join(".git/worktrees/project-locked/index.lock");
     std::fs::write(&lock, "").unwrap();
     workspace.receive(&Limits::default()).unwrap();
-    let error = workspace.settle(KeepPolicy::Auto).unwrap_err();
+    let error = workspace.dispose(KeepPolicy::Auto).unwrap_err();
     assert!(error.to_string().contains("locked") && error.hint().is_some(), "{error}");
     std::fs::remove_file(&lock).unwrap();
-    assert!(workspace.settle(KeepPolicy::Auto).unwrap().kept);
+    assert!(workspace.dispose(KeepPolicy::Auto).unwrap().kept);
     assert!(git_in(workspace.worktree(), &["status", "--porcelain"]).stdout.is_empty());
 }
 
@@ -174,7 +174,7 @@ fn a_worktree_that_was_only_begun_goes_too() {
     record["state"] = "opening".into();
     record["admin_dir"] = "".into();
     std::fs::write(folder.join("workspace.json"), record.to_string()).unwrap();
-    Workspace::load(&folder).unwrap().settle(KeepPolicy::Auto).unwrap();
+    Workspace::load(&folder).unwrap().dispose(KeepPolicy::Auto).unwrap();
     assert!(!worktree.exists() && !admin.exists());
     assert_eq!(place.git(&["branch", "--list", "task/*"]), "");
 }

@@ -16,7 +16,7 @@ fn works(place: &Place, name: &str) -> Workspace {
     let received = workspace.receive(&Limits::default()).unwrap();
     assert_eq!((received.new.as_str(), received.commits.len()), (tip.as_str(), 1));
     assert!(received.other_refs.is_empty(), "{:?}", received.other_refs);
-    workspace.settle(KeepPolicy::Auto).unwrap();
+    workspace.dispose(KeepPolicy::Auto).unwrap();
     assert_eq!(git(workspace.worktree(), &["status", "--porcelain"]), "");
     assert_eq!(git(workspace.worktree(), &["rev-parse", "HEAD"]), tip);
     workspace
@@ -53,7 +53,7 @@ fn reftable_refs() {
     assert_eq!(place.find().ref_format, "reftable");
     let mut workspace = works(&place, "table");
     assert_eq!(place.git(&["log", "--format=%s", "task/table"]), "a commit\nfirst");
-    workspace.settle(KeepPolicy::Discard).unwrap();
+    workspace.dispose(KeepPolicy::Discard).unwrap();
     assert_eq!(place.git(&["branch", "--list", "task/*"]), "");
     place.fsck();
 }
@@ -123,7 +123,7 @@ fn a_detached_head() {
             &place.find(),
             &guard::workspace::Request { base: Some("nowhere".into()), ..place.request("x") },
         ),
-        "is no commit",
+        "is not a commit",
     );
 }
 
@@ -135,7 +135,7 @@ fn an_unborn_branch_is_refused() {
     git(&repository, &["init", "--quiet"]);
     let place = Place { scratch, repository };
     let before = place.snapshot();
-    refused(Workspace::open(&place.find(), &place.request("x")), "no commit to begin at");
+    refused(Workspace::open(&place.find(), &place.request("x")), "no commit to start from");
     assert_eq!(place.snapshot(), before);
     assert!(!place.request("x").run_folder.exists() && !place.scratch.0.join(".worktrees").exists());
 }
@@ -215,7 +215,7 @@ fn worktree_configuration_and_sparse_checkouts() {
     assert_eq!(agent(&workspace, &["status", "--porcelain"]), "");
     let tip = commit(&workspace, "in/new", "n", "a commit");
     workspace.receive(&Limits::default()).unwrap();
-    workspace.settle(KeepPolicy::Auto).unwrap();
+    workspace.dispose(KeepPolicy::Auto).unwrap();
     assert_eq!(git(workspace.worktree(), &["status", "--porcelain"]), "");
     assert_eq!(
         place.git(&["ls-tree", "-r", "--name-only", &tip, "out"]),
@@ -240,7 +240,7 @@ fn submodules_stay_empty_and_recorded() {
 fn here_works_in_a_linked_worktree_and_nowhere_else() {
     let mut place = Place::new();
     let here = |place: &Place, name: &str| guard::workspace::Request { here: true, ..place.request(name) };
-    refused(Workspace::open(&place.find(), &here(&place, "main")), "main one");
+    refused(Workspace::open(&place.find(), &here(&place, "main")), "main worktree");
     place.git(&["worktree", "add", "--quiet", "../mine", "-b", "feature"]);
     place.repository = place.scratch.0.join("mine");
     std::fs::write(place.repository.join("a.txt"), "half done\n").unwrap();
@@ -255,12 +255,12 @@ M  b.txt"
     );
     agent(&workspace, &["commit", "--quiet", "-m", "b", "b.txt"]);
     workspace.receive(&Limits::default()).unwrap();
-    let settled = workspace.settle(KeepPolicy::Discard).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
     assert!(settled.kept, "somebody else's worktree is never removed");
     assert_eq!(git_in(&place.repository, &["status", "--porcelain"]).stdout, b" M a.txt\n");
     assert_eq!(place.git(&["log", "--format=%s", "feature"]), "b\nfirst");
     place.git(&["checkout", "--quiet", "--detach"]);
-    refused(Workspace::open(&place.find(), &here(&place, "detached")), "not on a branch");
+    refused(Workspace::open(&place.find(), &here(&place, "detached")), "no branch with a commit");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn somebody_elses_repository_is_refused_unless_git_was_told() {
     assert!(String::from_utf8_lossy(&said).contains("dubious"), "git itself refuses it");
     match Repository::find(&place.repository) {
         Err(WorkspaceError::Refused { problem, .. }) => {
-            assert!(problem.contains("another user"), "{problem}")
+            assert!(problem.contains("does not belong to the user"), "{problem}")
         }
         other => panic!("{other:?}"),
     }

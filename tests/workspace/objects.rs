@@ -206,12 +206,12 @@ fn more_than_the_limit_is_refused_and_can_be_tried_again() {
     let error = workspace.receive(&Limits { bytes: 1 << 20, ..Limits::default() }).unwrap_err();
     assert!(matches!(error, ReceiveError::TooLarge { .. }) && error.is_retryable(), "{error}");
     assert!(workspace.quarantine().exists());
-    let settled = workspace.settle(KeepPolicy::Auto).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(settled.kept && settled.unreceived);
     drop(workspace);
     let mut again = Workspace::load(&place.request("large").run_folder).unwrap();
     again.receive(&Limits::default()).unwrap();
-    again.settle(KeepPolicy::Auto).unwrap();
+    again.dispose(KeepPolicy::Auto).unwrap();
     assert_eq!(git(again.worktree(), &["status", "--porcelain"]), "");
     place.fsck();
 }
@@ -270,5 +270,5 @@ fn large_objects_come_along_when_they_are_what_they_say() {
     let real = place.repository.join(".git/lfs/objects");
     assert!(real.join(&honest[..2]).join(&honest[2..4]).join(&honest).is_file());
     assert!(!real.join("ab").exists() || std::fs::read_dir(real.join("ab/ab")).unwrap().count() == 0);
-    assert!(workspace.settle(KeepPolicy::Auto).unwrap().unreceived, "what was not taken stays");
+    assert!(workspace.dispose(KeepPolicy::Auto).unwrap().unreceived, "what was not taken stays");
 }

@@ -130,7 +130,7 @@ fn two_at_once_in_one_worktree() {
         let (code, said) = guard_in(world, "project", &["--here"], "echo second");
         assert_eq!(code, 125, "{name}: {said}");
         // Without namespaces the worktree leads to the first one's private repository, which is doubt enough.
-        let wanted = if world.namespaces { "in use by another guard" } else { "do not lead to each other" };
+        let wanted = if world.namespaces { "in use by another guard" } else { "do not point to each other" };
         assert!(said.contains(wanted) && !said.contains("second"), "{name}: {said}");
         world.outside("touch project/go");
         let ran = crate::launch::world::collect(child.unwrap(), b"", began);

@@ -39,10 +39,10 @@ fn work_that_no_path_reaches_is_not_lost() {
     let mut workspace = place.open("deep");
     deep(&workspace.worktree().join("chain"));
     receive(&mut workspace).unwrap();
-    let settled = workspace.settle(KeepPolicy::Auto).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(settled.kept, "what git cannot see is not nothing: {settled:?}");
     assert_eq!(settled.uncommitted, [Path::new("chain")]);
-    let settled = workspace.settle(KeepPolicy::Discard).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
     assert!(!settled.kept && !workspace.worktree().exists());
     assert_eq!(settled.moved.len(), 1, "{settled:?}");
     assert_eq!(leaf(&settled.moved[0].1), "work", "it is in the run's folder");
@@ -59,9 +59,9 @@ fn a_closed_folder_is_not_an_empty_one() {
     std::fs::write(folder.join("work"), "work").unwrap();
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o000)).unwrap();
     receive(&mut workspace).unwrap();
-    let settled = workspace.settle(KeepPolicy::Auto).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(settled.kept && settled.uncommitted == [Path::new("closed/")], "{settled:?}");
-    workspace.settle(KeepPolicy::Discard).unwrap();
+    workspace.dispose(KeepPolicy::Discard).unwrap();
     assert_eq!(place.git(&["show", "refs/guard/run-closed/work:closed/work"]), "work");
 }
 
@@ -79,7 +79,7 @@ fn a_file_as_large_as_a_disk_is_set_aside() {
     }
     std::fs::write(worktree.join("small"), "small").unwrap();
     receive(&mut workspace).unwrap();
-    let settled = workspace.settle(KeepPolicy::Discard).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
     assert!(!settled.kept && !worktree.exists(), "{settled:?}");
     let now = &settled.moved.iter().find(|(from, _)| *from == worktree).unwrap().1;
     assert_eq!(std::fs::read_to_string(now.join("small")).unwrap(), "small");
@@ -104,7 +104,7 @@ fn a_quarantine_of_any_shape() {
                 assert!(part == "objects/odd" && matches!(error, ReceiveError::Unreadable(_)), "{error}")
             }
         }
-        let settled = workspace.settle(KeepPolicy::Discard).unwrap();
+        let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
         assert!(!settled.kept && !workspace.worktree().exists(), "{part}");
         assert_eq!(settled.unreceived, part == "objects/odd", "{part}: {settled:?}");
         assert_eq!(git.exists(), settled.unreceived, "{part}");
@@ -123,7 +123,7 @@ fn a_quarantine_of_any_shape() {
         "{:?}",
         received.other_refs.len()
     );
-    assert!(workspace.settle(KeepPolicy::Auto).unwrap().unreceived);
+    assert!(workspace.dispose(KeepPolicy::Auto).unwrap().unreceived);
     assert!(started.elapsed() < ENDS, "{:?}", started.elapsed());
 }
 
@@ -146,12 +146,12 @@ fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
     std::fs::remove_file(&dot_git).unwrap();
     deep(&dot_git);
     receive(&mut workspace).unwrap();
-    let settled = workspace.settle(KeepPolicy::Keep).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Keep).unwrap();
     let (from, now) = &settled.moved[0];
     assert!(*from == dot_git && now.parent() == dot_git.parent(), "{settled:?}");
     assert_eq!(leaf(now), "work");
     assert_eq!(super::git(workspace.worktree(), &["rev-parse", "HEAD"]), tip);
-    workspace.settle(KeepPolicy::Discard).unwrap();
+    workspace.dispose(KeepPolicy::Discard).unwrap();
     assert!(!workspace.worktree().exists());
     guard::sys::remove_tree::remove_tree(&other).unwrap();
 }
@@ -167,7 +167,7 @@ fn names_that_are_no_text_are_kept_as_they_are() {
     let _socket = std::os::unix::net::UnixListener::bind(workspace.worktree().join("s")).unwrap();
     assert!(agent(&workspace, &["status", "--porcelain", "-z"]).contains("-rf"));
     receive(&mut workspace).unwrap();
-    let settled = workspace.settle(KeepPolicy::Discard).unwrap();
+    let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
     assert_eq!(settled.uncommitted.len(), names.len(), "{settled:?}");
     assert!(!workspace.worktree().exists());
     let kept = place.git(&["ls-tree", "-r", "--name-only", "-z", "refs/guard/run-names/work"]);

@@ -205,7 +205,7 @@ fn locks_that_a_killed_git_left_outside() {
         let id = ran.result["run_id"].as_str().unwrap();
         let mut workspace = Workspace::load(&world.runs().join(id)).unwrap();
         workspace.receive(&Limits::default()).unwrap();
-        let settled = workspace.settle(KeepPolicy::Keep).unwrap();
+        let settled = workspace.dispose(KeepPolicy::Keep).unwrap();
         assert!(settled.kept && settled.has_commits && !settled.unreceived, "{settled:?}");
         assert_eq!(
             world.outside(&format!("cd {} && git status -s && git log -1 --format=%s", tree.display())),
@@ -279,7 +279,7 @@ fn a_branch_that_somebody_checks_out_meanwhile() {
     let id = ran.result["run_id"].as_str().unwrap();
     let mut workspace = Workspace::load(&world.runs().join(id)).unwrap();
     assert_eq!(workspace.receive(&Limits::default()).unwrap().commits.len(), 1);
-    workspace.settle(KeepPolicy::Keep).unwrap();
+    workspace.dispose(KeepPolicy::Keep).unwrap();
     fsck(&world);
 }
 
@@ -428,7 +428,7 @@ fn a_full_disk_under_the_repository() {
     let mut workspace = Workspace::load(&world.runs().join(id)).unwrap();
     let received = workspace.receive(&Limits::default()).unwrap();
     assert_eq!(received.commits.len(), 1, "{received:?}");
-    workspace.settle(KeepPolicy::Keep).unwrap();
+    workspace.dispose(KeepPolicy::Keep).unwrap();
     assert_eq!(
         world.outside("cd disk/.worktrees/repository-late && git status -s && git log -1 --format=%s"),
         "large\n"
@@ -453,7 +453,7 @@ fn a_full_disk_under_the_runs() {
     world.outside(&format!("find {}/git -name 'tmp_obj_*' -delete", folder.display()));
     let mut workspace = Workspace::load(&folder).unwrap();
     assert_eq!(workspace.receive(&Limits::default()).unwrap().commits.len(), 1);
-    workspace.settle(KeepPolicy::Keep).unwrap();
+    workspace.dispose(KeepPolicy::Keep).unwrap();
     assert_eq!(
         world.outside("cd .worktrees/repository-small && git status -s && git log -1 --format=%s"),
         "work\n"
@@ -569,14 +569,15 @@ fn finish(world: &World, name: &str, base: &str, states: &mut std::collections::
             "{told}"
         );
     }
-    let settled = workspace.settle(KeepPolicy::Auto).unwrap_or_else(|error| panic!("{told}: {error}"));
+    let settled = workspace.dispose(KeepPolicy::Auto).unwrap_or_else(|error| panic!("{told}: {error}"));
     assert_eq!(leftovers(world), "", "{told}");
     fsck(world);
     let folder = format!(".worktrees/repository-{name}");
     if settled.kept {
         let known = world.outside(&format!("cd {folder} && git status -s && git rev-parse --abbrev-ref HEAD && git merge-base --is-ancestor {base} HEAD"));
         assert!(known.ends_with(&format!("task/{name}\n")), "{told}: {known}");
-        let settled = workspace.settle(KeepPolicy::Discard).unwrap_or_else(|error| panic!("{told}: {error}"));
+        let settled =
+            workspace.dispose(KeepPolicy::Discard).unwrap_or_else(|error| panic!("{told}: {error}"));
         assert!(!settled.kept, "{told}: {settled:?}");
     }
     drop(workspace);

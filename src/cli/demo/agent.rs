@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Long enough to keep the live events in the order they happened.
+/// The pause around each line, long enough for events and output to appear in the order they happened.
 const PAUSE: Duration = Duration::from_millis(60);
 
 /// Runs the script and prints to `out`. The arguments are those of [`super::scene::Scene::arguments`].
 pub(crate) fn perform(arguments: &[String], out: &mut dyn Write) -> std::io::Result<()> {
     let [root, port, supervisor] = arguments else {
-        return Err(std::io::Error::other("the scripted agent is started by `guard demo`"));
+        return Err(std::io::Error::other("demo-agent needs three arguments; start it with `guard demo`"));
     };
-    work(out)?;
-    leave(Path::new(root), port, supervisor, out)
+    fix_bug(out)?;
+    attack(Path::new(root), port, supervisor, out)
 }
 
 fn say(out: &mut dyn Write, line: &str) -> std::io::Result<()> {
@@ -68,7 +68,7 @@ fn attempt<T>(out: &mut dyn Write, what: &str, tried: std::io::Result<T>) -> std
     }
 }
 
-fn work(out: &mut dyn Write) -> std::io::Result<()> {
+fn fix_bug(out: &mut dyn Write) -> std::io::Result<()> {
     say(out, "The test fails. Let me look, fix it, and test again.")?;
     command(out, &["sh", "test.sh"])?;
     let text = std::fs::read_to_string("add.sh")?.replace("$1 - $2", "$1 + $2");
@@ -85,7 +85,7 @@ fn own_git_folder() -> std::io::Result<PathBuf> {
     Ok(PathBuf::from(text.trim_start_matches("gitdir: ").trim_end()))
 }
 
-fn leave(root: &Path, port: &str, supervisor: &str, out: &mut dyn Write) -> std::io::Result<()> {
+fn attack(root: &Path, port: &str, supervisor: &str, out: &mut dyn Write) -> std::io::Result<()> {
     say(out, "Done. And now let me see what else I can reach.")?;
     command(out, &["git", "checkout", "main"])?;
     command(out, &["/usr/bin/git", "branch", "-D", "main"])?;

@@ -11,7 +11,7 @@ use super::exit_code::Exit;
 use crate::cli::demo::scene::Scene;
 use crate::launch::{GitSession, Keys, Launch, Options, RunRequest, Streams};
 use crate::policy::{Config, Namespaces, PolicyDirs};
-use crate::transcript::{EventType, Line, Observer, state_folder};
+use crate::transcript::{EventType, Line, Observer, runs_dir};
 use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError};
 
 /// The hidden command that makes this program act as the scripted agent.
@@ -21,8 +21,8 @@ pub(super) const AGENT: &str = "demo-agent";
 pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result<Exit, Failure> {
     let scene = Scene::make(&std::env::temp_dir()).map_err(|error| {
         Failure::usage(
-            format!("the demo's scratch repository cannot be made: {error}"),
-            "git must be installed",
+            format!("cannot create the demo's scratch repository: {error}"),
+            "install git, and check that the temporary directory is writable",
         )
     })?;
     writeln!(
@@ -31,7 +31,7 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     )?;
     writeln!(
         out,
-        "  |  what the agent says and sees   +  allowed   x  refused, and by what   <  taken into the repository\n"
+        "  |  output of the agent   +  allowed   x  denied, and by which rule   <  received into the repository\n"
     )?;
     out.flush()?;
     let run_id = uuid::Uuid::now_v7().to_string();
@@ -42,29 +42,29 @@ pub(super) fn run(namespaces: Option<Namespaces>, out: &mut dyn Write) -> Result
     let input: OwnedFd = std::fs::File::open("/dev/null")?.into();
     let streams =
         Streams { input, output: None, error: None, is_terminal: [false; 3], questions: None, reader: None };
-    let planned = launch
-        .plan(Keys::default())
-        .map_err(|error| Failure::usage(error.to_string(), "`guard doctor` shows what this machine gives"))?;
+    let planned = launch.plan(Keys::default()).map_err(|error| {
+        Failure::usage(error.to_string(), "`guard doctor` shows what this machine supports")
+    })?;
     let run_folder = planned.plan.run_folder.clone();
     let finished = launch.run(planned, streams, Some(observer())).map_err(|failure| {
         Failure::usage(
             failure.to_string(),
-            "`guard doctor` shows what this machine gives, and how to get what is missing",
+            "`guard doctor` shows what this machine supports, and how to get what is missing",
         )
     })?;
     let result = finished.result;
-    writeln!(out, "\nlooked at from outside:")?;
+    writeln!(out, "\nchecked from outside the sandbox:")?;
     let mut all = result.success;
-    for finding in scene.look() {
+    for finding in scene.check() {
         all &= finding.holds;
         writeln!(out, "  {}  {}", if finding.holds { "yes" } else { "NO " }, finding.what)?;
     }
     // Discards the worktree along with the scratch repository, so that the run's record says that it is gone.
-    let _ = Workspace::load(&run_folder).and_then(|mut workspace| workspace.settle(KeepPolicy::Discard));
+    let _ = Workspace::load(&run_folder).and_then(|mut workspace| workspace.dispose(KeepPolicy::Discard));
     let changed: Vec<&str> = result.files_changed.iter().map(|change| change.path.as_str()).collect();
     writeln!(
         out,
-        "\nresult: exit code {}, {} commit on {}, changed {}, {} refusals.",
+        "\nresult: exit code {}, {} commit on {}, changed {}, {} denials.",
         result.exit_code.unwrap_or(-1),
         result.commits.len(),
         result.worktree.as_ref().map(|worktree| worktree.branch.as_str()).unwrap_or_default(),
@@ -89,7 +89,7 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
     let own = std::env::current_exe()?;
     let mut command: Vec<OsString> = vec![own.into(), AGENT.into()];
     command.extend(scene.arguments().into_iter().map(OsString::from));
-    let runs = state_folder().map_err(|error| {
+    let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
     Ok(RunRequest {
@@ -112,11 +112,11 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
 /// Opens the worktree the agent works in.
 fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession, Failure> {
     let failed = |error: WorkspaceError| {
-        Failure::usage(format!("the demo's worktree cannot be made: {error}"), "git 2.38 or newer is needed")
+        Failure::usage(format!("cannot create the demo's worktree: {error}"), "install git 2.38 or newer")
     };
-    let repository = Repository::find(&scene.project())
-        .map_err(failed)?
-        .ok_or_else(|| Failure::usage("the demo's scratch repository is none", "git must be installed"))?;
+    let repository = Repository::find(&scene.project()).map_err(failed)?.ok_or_else(|| {
+        Failure::usage("git does not recognize the demo's scratch repository", "check the git installation")
+    })?;
     let wanted = Request {
         run_id: run_id.to_string(),
         run_folder: request.runs.join(run_id),
@@ -140,8 +140,8 @@ fn observer() -> Observer {
         let text = |key: &str| data.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
         let mut out = io::stdout().lock();
         let _ = match line.event_type {
-            EventType::Output => text("text").lines().try_for_each(|said| writeln!(out, "  |  {said}")),
-            // A shim only leads to the program of its name.
+            EventType::Output => text("text").lines().try_for_each(|line| writeln!(out, "  |  {line}")),
+            // A shim only starts the real program of the same name.
             EventType::Exec if text("path").ends_with("/guard-shim") || line.message.contains(AGENT) => {
                 Ok(())
             }

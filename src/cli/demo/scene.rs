@@ -1,4 +1,4 @@
-//! The setting of `guard demo`: a scratch repository, files and a server outside it that the agent must not affect, and
+//! The fixture of `guard demo`: a scratch repository, files and a server outside it that the agent must not affect, and
 //! checks of them after the run.
 
 use std::io;
@@ -34,7 +34,7 @@ const PROGRAM: &str = "#!/bin/sh\n# Adds two numbers.\necho $(($1 - $2))\n";
 const TEST: &str = "#!/bin/sh\nsum=$(sh add.sh 2 3)\nif [ \"$sum\" = 5 ]; then echo 'ok: 2 + 3 = 5'; else echo \"failed: 2 + 3 = $sum\"; exit 1; fi\n";
 
 impl Scene {
-    /// Creates the setting in a new directory below `scratch`.
+    /// Creates the fixture in a new directory below `scratch`.
     pub(crate) fn make(scratch: &Path) -> io::Result<Self> {
         let root = scratch.join(format!("guard-demo-{}", std::process::id()));
         std::fs::create_dir(&root)?;
@@ -63,14 +63,14 @@ impl Scene {
         self.root.join("project")
     }
 
-    /// The arguments that tell the agent about its surroundings.
+    /// The arguments for the agent: the scratch directory, the port of the server, and the PID of the supervisor.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let port = self.server.local_addr().map(|address| address.port()).unwrap_or_default();
         vec![self.root.to_string_lossy().into_owned(), port.to_string(), std::process::id().to_string()]
     }
 
     /// Checks everything from outside the sandbox.
-    pub(crate) fn look(&self) -> Vec<Finding> {
+    pub(crate) fn check(&self) -> Vec<Finding> {
         let text = |name: &str| std::fs::read_to_string(self.root.join(name)).unwrap_or_default();
         let neighbour = self.root.join("neighbour.txt");
         let mode = std::fs::metadata(&neighbour).map(|found| found.permissions().mode() & 0o777).unwrap_or(0);
@@ -86,8 +86,8 @@ impl Scene {
             ),
             finding("no hook was planted", !self.project().join(".git/hooks/post-checkout").exists()),
             finding("the repository is sound", git(&self.project(), &["fsck", "--strict"]).is_ok()),
-            finding("nobody connected to the server outside", self.server.accept().is_err()),
-            finding("the daemon is gone", !somebody_is_in(&self.root)),
+            finding("no connection reached the server outside", self.server.accept().is_err()),
+            finding("the daemon is gone", !has_process_in(&self.root)),
         ]
     }
 }
@@ -98,21 +98,21 @@ impl Drop for Scene {
     }
 }
 
-/// Whether a process still has its working directory in the setting.
-fn somebody_is_in(root: &Path) -> bool {
+/// Whether a process still has its working directory below `root`.
+fn has_process_in(root: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else { return false };
     entries.flatten().any(|entry| {
         std::fs::read_link(entry.path().join("cwd")).is_ok_and(|folder| folder.starts_with(root))
     })
 }
 
-/// Runs git for the setting itself, in a directory that guard has just created, without any user's configuration.
-fn git(folder: &Path, words: &[&str]) -> io::Result<String> {
+/// Runs git in a directory that guard has just created, without the user's configuration.
+fn git(directory: &Path, arguments: &[&str]) -> io::Result<String> {
     let search = ProgramSearch::from_environment();
     let output = Command::new(search.find("git").map_err(io::Error::other)?)
-        .args(words)
+        .args(arguments)
         .env("PATH", search.path())
-        .current_dir(folder)
+        .current_dir(directory)
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_SYSTEM", "/dev/null")
         .env_remove("GIT_DIR")
@@ -121,8 +121,8 @@ fn git(folder: &Path, words: &[&str]) -> io::Result<String> {
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(io::Error::other(format!("git {}: {}", words.join(" "), said.trim())))
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(io::Error::other(format!("git {}: {}", arguments.join(" "), stderr.trim())))
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Setting {
 /// A part of a repository that a variable or option can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    GitFolder,
+    GitDir,
     WorkTree,
     /// The directory that worktrees share and that holds the refs. Whatever git directory is used, its
     /// branches are those of this directory.
@@ -32,10 +32,10 @@ pub(super) enum Part {
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) list: Vec<Setting>,
-    pub(super) folder: Cwd,
-    /// The directory with every `..` kept, as the kernel receives it; see [`Global::unresolved_folder`].
-    pub(super) unresolved_folder: Option<Vec<u8>>,
-    /// The command uses another repository in a way that the analysis does not track.
+    pub(super) cwd: Cwd,
+    /// The directory with every `..` kept, as the kernel receives it; see [`Global::unresolved_cwd`].
+    pub(super) unresolved_cwd: Option<Vec<u8>>,
+    /// Whether the command uses another repository in a way that the analysis does not track.
     pub(super) redirected: bool,
     /// Parts of a repository that are named by variables, `--git-dir` or `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
@@ -147,8 +147,8 @@ impl Settings {
 
     /// Adds the command's own global options.
     pub(super) fn extend(&mut self, global: Global, env: &Env, base: &Base) {
-        self.folder = global.folder;
-        self.unresolved_folder = global.unresolved_folder;
+        self.cwd = global.cwd;
+        self.unresolved_cwd = global.unresolved_cwd;
         self.redirected |= global.redirected;
         // An option takes precedence over the variable.
         self.named.retain(|(part, _)| global.named.iter().all(|(given, _)| given != part));
@@ -168,7 +168,7 @@ impl Settings {
 
     fn variable(&mut self, name: &[u8], value: &Arg) {
         match name {
-            b"GIT_DIR" => self.named.push((Part::GitFolder, value.clone())),
+            b"GIT_DIR" => self.named.push((Part::GitDir, value.clone())),
             b"GIT_WORK_TREE" => self.named.push((Part::WorkTree, value.clone())),
             b"GIT_COMMON_DIR" => self.named.push((Part::CommonDir, value.clone())),
             b"GIT_INDEX_FILE" | b"GIT_OBJECT_DIRECTORY" => {

@@ -1,4 +1,4 @@
-//! Parses git's global options, which stand between `git` and the verb.
+//! Parses git's global options, which come between `git` and the verb.
 
 use super::super::arg::Arg;
 use super::config::Part;
@@ -11,9 +11,9 @@ pub(super) struct Global {
     /// The index of the verb in the arguments after `git`; past the end if there is none.
     pub(super) verb_at: usize,
     /// The directory that `-C` selects.
-    pub(super) folder: Cwd,
+    pub(super) cwd: Cwd,
     /// The same directory with every `..` kept, as the kernel receives it.
-    pub(super) unresolved_folder: Option<Vec<u8>>,
+    pub(super) unresolved_cwd: Option<Vec<u8>>,
     /// `-c key=value`, in order. A key alone is `true`.
     pub(super) config: Vec<(Vec<u8>, Arg)>,
     /// `--config-env=key=VARIABLE`.
@@ -29,12 +29,12 @@ pub(super) struct Global {
 }
 
 impl Global {
-    pub(super) fn read(args: &[Arg], folder: &Cwd) -> Self {
-        let unresolved_folder = match folder {
+    pub(super) fn read(args: &[Arg], cwd: &Cwd) -> Self {
+        let unresolved_cwd = match cwd {
             Cwd::Known(path) => Some(path.clone()),
             Cwd::Unknown => None,
         };
-        let mut global = Self { folder: folder.clone(), unresolved_folder, ..Self::default() };
+        let mut global = Self { cwd: cwd.clone(), unresolved_cwd, ..Self::default() };
         let mut at = 0;
         while let Some(arg) = args.get(at) {
             let word = arg.prefix();
@@ -85,15 +85,15 @@ impl Global {
     fn take(&mut self, name: &[u8], value: Option<Arg>) {
         match (name, value) {
             (b"-C", Some(path)) => {
-                self.unresolved_folder = match (path.known(), self.unresolved_folder.take()) {
-                    (Some(b""), folder) => folder,
-                    (Some(path), Some(folder)) => Some(cwd::join(&folder, path)),
+                self.unresolved_cwd = match (path.known(), self.unresolved_cwd.take()) {
+                    (Some(b""), cwd) => cwd,
+                    (Some(path), Some(cwd)) => Some(cwd::join(&cwd, path)),
                     (Some(path @ [b'/', ..]), None) => Some(path.to_vec()),
                     _ => None,
                 };
-                self.folder = match path.known() {
-                    Some(b"") => std::mem::take(&mut self.folder),
-                    Some(path) => self.folder.enter(path),
+                self.cwd = match path.known() {
+                    Some(b"") => std::mem::take(&mut self.cwd),
+                    Some(path) => self.cwd.enter(path),
                     None => Cwd::Unknown,
                 };
             }
@@ -114,7 +114,7 @@ impl Global {
                     _ => self.unknown_config = true,
                 }
             }
-            (b"--git-dir", Some(path)) => self.named.push((Part::GitFolder, path)),
+            (b"--git-dir", Some(path)) => self.named.push((Part::GitDir, path)),
             (b"--work-tree", Some(path)) => self.named.push((Part::WorkTree, path)),
             (b"--git-dir" | b"--work-tree" | b"--namespace", _) | (b"--bare", None) => self.redirected = true,
             (b"--exec-path", Some(_)) => self.foreign_exec_path = true,

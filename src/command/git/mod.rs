@@ -39,16 +39,16 @@ pub(crate) fn is_git(name: &[u8]) -> bool {
 /// Analyses `git …` or `git-verb …`.
 pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start) {
     let mut settings = Settings::from_environment(&start.env, &analyzer.context.environment);
-    settings.folder = start.folder.clone();
-    if let Cwd::Known(folder) = &start.folder {
-        settings.unresolved_folder = Some(folder.clone());
+    settings.cwd = start.cwd.clone();
+    if let Cwd::Known(cwd) = &start.cwd {
+        settings.unresolved_cwd = Some(cwd.clone());
     }
     let called = args[0].known().map(base_name).unwrap_or_default();
     let (verb, rest) = match called.strip_prefix(b"git-") {
         // The name of a dashed program is its verb, and no global options precede it.
         Some(verb) if !verb.is_empty() => (Some(Arg::exact(verb)), 1),
         _ => {
-            let global = Global::read(&args[1..], &start.folder);
+            let global = Global::read(&args[1..], &start.cwd);
             let verb_at = global.verb_at + 1;
             settings.extend(global, &start.env, &analyzer.context.environment);
             (args.get(verb_at).cloned(), verb_at + 1)
@@ -115,7 +115,7 @@ impl Git<'_, '_> {
             file_operands::use_path(
                 path,
                 *access,
-                &self.settings.folder,
+                &self.settings.cwd,
                 self.analyzer.context,
                 &mut intent.paths,
             );
@@ -237,9 +237,9 @@ impl Git<'_, '_> {
                 command.push(Arg::exact([key, b"=".as_slice(), value].concat()));
             }
         }
-        if let Cwd::Known(folder) = &self.settings.folder {
+        if let Cwd::Known(cwd) = &self.settings.cwd {
             command.push(Arg::from("-C"));
-            command.push(Arg::exact(folder.clone()));
+            command.push(Arg::exact(cwd.clone()));
         }
         command.extend(words.into_iter().map(Arg::exact));
         command.extend_from_slice(own);
@@ -279,8 +279,8 @@ impl Git<'_, '_> {
             intent.deferred.get_or_insert(Deferred::Cwd);
         }
         if intent.effects.intersects(CHANGES)
-            && self.settings.folder == Cwd::Unknown
-            && self.analyzer.context.folder != Cwd::Unknown
+            && self.settings.cwd == Cwd::Unknown
+            && self.analyzer.context.cwd != Cwd::Unknown
         {
             intent.deferred.get_or_insert(Deferred::Cwd);
         }
@@ -295,7 +295,7 @@ impl Git<'_, '_> {
             file_operands::use_path(
                 path,
                 *access,
-                &self.settings.folder,
+                &self.settings.cwd,
                 self.analyzer.context,
                 &mut intent.paths,
             );
@@ -376,19 +376,17 @@ impl Git<'_, '_> {
         let mut target = Target::Found;
         let mut has_foreign_parts = false;
         for (part, value) in &self.settings.named {
-            let path = value.known().and_then(|path| self.settings.folder.resolve(path));
+            let path = value.known().and_then(|path| self.settings.cwd.resolve(path));
             let Some(path) = path.filter(|path| path.len() <= cwd::LONGEST_PATH) else {
                 return Target::Unknown;
             };
             let is_tasks = match part {
                 Part::WorkTree => is_below(&path, context.worktree.as_ref()),
-                Part::GitFolder | Part::CommonDir | Part::Inner => {
-                    is_below(&path, context.git_folder.as_ref())
-                }
+                Part::GitDir | Part::CommonDir | Part::Inner => is_below(&path, context.git_dir.as_ref()),
             };
             match part {
                 _ if is_tasks => {}
-                Part::GitFolder => target = Target::Named(path),
+                Part::GitDir => target = Target::Named(path),
                 Part::WorkTree | Part::CommonDir | Part::Inner => has_foreign_parts = true,
             }
         }
@@ -403,7 +401,7 @@ impl Git<'_, '_> {
             let values = self.settings.named.iter().filter(move |(part, _)| *part == wanted);
             values.map(|(_, value)| value.known().map(<[u8]>::to_vec))
         };
-        let git_dirs: Vec<_> = named(Part::GitFolder).collect();
+        let git_dirs: Vec<_> = named(Part::GitDir).collect();
         let is_same = |common: Option<Vec<u8>>| common.is_some() && git_dirs == [common];
         !named(Part::CommonDir).all(is_same)
     }
@@ -414,13 +412,13 @@ impl Git<'_, '_> {
         if self.names_common_dir() {
             return None;
         }
-        let folder = match (self.target(), makes) {
+        let cwd = match (self.target(), makes) {
             (Target::Unknown, _) => return None,
             (Target::Named(path), _) => return Some(path),
-            (Target::Found | Target::Mixed, None) => self.settings.folder.clone(),
-            (Target::Found | Target::Mixed, Some(target)) => self.settings.folder.enter(target.as_deref()?),
+            (Target::Found | Target::Mixed, None) => self.settings.cwd.clone(),
+            (Target::Found | Target::Mixed, Some(target)) => self.settings.cwd.enter(target.as_deref()?),
         };
-        match folder {
+        match cwd {
             Cwd::Known(place) => Some(place),
             Cwd::Unknown => None,
         }
@@ -428,23 +426,23 @@ impl Git<'_, '_> {
 
     /// The path of [`Self::place`] with every `..` kept, as the kernel receives it.
     fn unresolved_place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
-        let folder = self.settings.unresolved_folder.as_ref()?;
+        let cwd = self.settings.unresolved_cwd.as_ref()?;
         match (self.target(), makes) {
             (Target::Unknown, _) => None,
             (Target::Named(_), _) => {
-                let is_git_dir = |(part, _): &&(Part, Arg)| *part == Part::GitFolder;
+                let is_git_dir = |(part, _): &&(Part, Arg)| *part == Part::GitDir;
                 let (_, value) = self.settings.named.iter().rev().find(is_git_dir)?;
-                Some(cwd::join(folder, value.known()?))
+                Some(cwd::join(cwd, value.known()?))
             }
-            (Target::Found | Target::Mixed, None) => Some(folder.clone()),
-            (Target::Found | Target::Mixed, Some(target)) => Some(cwd::join(folder, target.as_deref()?)),
+            (Target::Found | Target::Mixed, None) => Some(cwd.clone()),
+            (Target::Found | Target::Mixed, Some(target)) => Some(cwd::join(cwd, target.as_deref()?)),
         }
     }
 
     fn is_elsewhere(&self) -> bool {
         let context = self.analyzer.context;
-        match (&context.worktree, &context.folder) {
-            (Some(root), _) | (None, Cwd::Known(root)) => self.settings.folder.is_outside(root),
+        match (&context.worktree, &context.cwd) {
+            (Some(root), _) | (None, Cwd::Known(root)) => self.settings.cwd.is_outside(root),
             _ => false,
         }
     }

@@ -9,7 +9,7 @@ type Result<T> = std::result::Result<T, ShellError>;
 
 impl Parser<'_> {
     /// Rejects a reserved word, an assignment or `{fd}>` that a line continuation splits. It means the same
-    /// as without the split, and nobody writes it except to hide something.
+    /// as without the split, and is only ever written to hide something.
     pub(super) fn refuse_split_token(&self, word: &Word) -> Result<()> {
         let raw = &self.src[word.span.clone()];
         if !raw.windows(2).any(|window| window == b"\\\n") {

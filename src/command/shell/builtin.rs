@@ -17,15 +17,15 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
     }
     match name {
         b"cd" | b"pushd" => {
-            change_folder(analyzer, scope, &args[1..]);
+            change_directory(analyzer, scope, &args[1..]);
             let names = start.env.assigned();
             let searched = |arg: &Arg| !matches!(arg.prefix().first(), Some(b'.' | b'/' | b'-'));
             let by_path = names.iter().any(|name| name == b"CDPATH") && args[1..].iter().any(searched);
             if by_path || args[1..].iter().any(|arg| arg.known() == Some(b"-n")) {
-                scope.set_folder(Cwd::Unknown);
+                scope.set_cwd(Cwd::Unknown);
             }
         }
-        b"popd" => scope.set_folder(Cwd::Unknown),
+        b"popd" => scope.set_cwd(Cwd::Unknown),
         b"export" | b"declare" | b"typeset" | b"local" | b"readonly" => {
             for text in args[1..]
                 .iter()
@@ -126,13 +126,13 @@ const EVALUATES_NAMES: [&[u8]; 14] = [
     b"compgen",
 ];
 
-fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
+fn change_directory(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
     let is_option = |word: &[u8]| {
         word == b"--"
             || word.len() > 1 && word[0] == b'-' && word[1..].iter().all(|letter| b"LPe@n".contains(letter))
     };
     let target = args.iter().find(|arg| !arg.known().is_some_and(is_option));
-    let folder = match target {
+    let cwd = match target {
         None => analyzer.context.home.clone().map_or(Cwd::Unknown, Cwd::Known),
         Some(arg) => match arg.known() {
             Some(b"-") | Some(b"") | None => Cwd::Unknown,
@@ -141,10 +141,10 @@ fn change_folder(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
             Some(path) if path[0] != b'/' && path[0] != b'.' && scope.variable(b"CDPATH").is_some() => {
                 Cwd::Unknown
             }
-            Some(path) => scope.folder().enter(path),
+            Some(path) => scope.cwd().enter(path),
         },
     };
-    scope.set_folder(folder);
+    scope.set_cwd(cwd);
 }
 
 /// Marks names as read-only. Later assignments to them fail, so the values in such assignments do not apply.
@@ -332,7 +332,7 @@ fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &St
 /// A sourced file may change any state of this shell.
 fn source(scope: &mut Scope) {
     scope.distrust();
-    scope.set_folder(Cwd::Unknown);
+    scope.set_cwd(Cwd::Unknown);
 }
 
 /// What `echo`, `printf` or `cat` would write, if all of it is known.

@@ -130,9 +130,9 @@ impl Expander<'_> {
                         let home = self.home.unwrap_or(b"~");
                         atoms.extend(home.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
                     }
-                    (true, None) if name == b"PWD" && matches!(self.scope.folder(), Cwd::Known(_)) => {
-                        if let Cwd::Known(folder) = self.scope.folder() {
-                            atoms.extend(folder.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
+                    (true, None) if name == b"PWD" && matches!(self.scope.cwd(), Cwd::Known(_)) => {
+                        if let Cwd::Known(cwd) = self.scope.cwd() {
+                            atoms.extend(cwd.iter().map(|&byte| Atom::Byte { byte, quoted: true }));
                         }
                     }
                     _ => atoms.push(Atom::Hole { splits: !quoted || name == b"@" }),

@@ -47,7 +47,7 @@ pub(crate) struct Mark(usize);
 pub(crate) struct Scope {
     variables: HashMap<Vec<u8>, Value>,
     aliases: HashMap<Vec<u8>, Value>,
-    folder: Cwd,
+    cwd: Cwd,
     log: Vec<Change>,
     /// The names set so far that programs inherit. There are few, so that each command can look all of them up.
     inherited: Vec<Vec<u8>>,
@@ -80,16 +80,16 @@ fn is_inherited(name: &[u8]) -> bool {
 }
 
 impl Scope {
-    pub(crate) fn new(folder: Cwd) -> Self {
-        Self { folder, ..Self::default() }
+    pub(crate) fn new(cwd: Cwd) -> Self {
+        Self { cwd, ..Self::default() }
     }
 
-    pub(crate) fn folder(&self) -> &Cwd {
-        &self.folder
+    pub(crate) fn cwd(&self) -> &Cwd {
+        &self.cwd
     }
 
-    pub(crate) fn set_folder(&mut self, folder: Cwd) {
-        let old = std::mem::replace(&mut self.folder, folder);
+    pub(crate) fn set_cwd(&mut self, cwd: Cwd) {
+        let old = std::mem::replace(&mut self.cwd, cwd);
         self.log.push(Change::Cwd(old));
     }
 
@@ -123,8 +123,8 @@ impl Scope {
     }
 
     /// A scope with the aliases for the expansion of one alias, without that alias itself.
-    pub(crate) fn aliases_for(&self, name: &[u8], folder: Cwd) -> Self {
-        let mut scope = Self::new(folder);
+    pub(crate) fn aliases_for(&self, name: &[u8], cwd: Cwd) -> Self {
+        let mut scope = Self::new(cwd);
         let others = self.aliases.iter().filter(|(known, _)| *known != name).take(64);
         scope.aliases = others.map(|(name, value)| (name.clone(), value.clone())).collect();
         scope
@@ -181,7 +181,7 @@ impl Scope {
             match self.log.pop() {
                 Some(Change::Variable(name, old)) => restore(&mut self.variables, name, old),
                 Some(Change::Alias(name, old)) => restore(&mut self.aliases, name, old),
-                Some(Change::Cwd(old)) => self.folder = old,
+                Some(Change::Cwd(old)) => self.cwd = old,
                 None => return,
             }
         }
@@ -205,7 +205,7 @@ impl Scope {
                 }
                 // An alias that may be set is still expanded, in case it is.
                 Change::Alias(..) => {}
-                Change::Cwd(_) => self.folder = Cwd::Unknown,
+                Change::Cwd(_) => self.cwd = Cwd::Unknown,
             }
         }
     }

@@ -55,19 +55,19 @@ impl<'w> Walker<'w, '_> {
 
     fn and_or(&mut self, list: &'w AndOr, stdin: &Stdin) {
         let mark = self.scope.mark();
-        let mut conditional_folder = false;
+        let mut conditional_cwd = false;
         for (index, pipeline) in list.pipelines.iter().enumerate() {
             let before = self.scope.mark();
             self.pipeline(pipeline, stdin);
             // `make && cd x && git commit`: within the list, the directory applies to what follows.
-            if index > 0 && changes_folder_only(pipeline) {
-                conditional_folder = true;
+            if index > 0 && only_changes_directory(pipeline) {
+                conditional_cwd = true;
             } else if index > 0 {
                 self.scope.blur_since(before);
             }
         }
-        if conditional_folder {
-            self.scope.set_folder(Cwd::Unknown);
+        if conditional_cwd {
+            self.scope.set_cwd(Cwd::Unknown);
         }
         if list.background {
             self.scope.undo_to(mark);
@@ -168,8 +168,8 @@ impl<'w> Walker<'w, '_> {
             for name in changed.names {
                 self.scope.set_variable(name, Value::Unknown);
             }
-            if changed.folder {
-                self.scope.set_folder(Cwd::Unknown);
+            if changed.cwd {
+                self.scope.set_cwd(Cwd::Unknown);
             }
             if changed.anything {
                 self.scope.distrust();
@@ -285,7 +285,7 @@ impl<'w> Walker<'w, '_> {
             let start = Start {
                 parent: self.start.parent,
                 origin: Origin::Shell,
-                folder: self.scope.folder().clone(),
+                cwd: self.scope.cwd().clone(),
                 ..Start::default()
             };
             self.analyzer.command(args[at..].to_vec(), start);
@@ -370,7 +370,7 @@ impl<'w> Walker<'w, '_> {
     fn start_of(&mut self, simple: &Simple, stdin: &Stdin) -> Start {
         let mut start = Start {
             env: self.start.env.clone(),
-            folder: self.scope.folder().clone(),
+            cwd: self.scope.cwd().clone(),
             stdin: self.stdin_of(&simple.redirections, stdin),
             parent: self.start.parent,
             origin: Origin::Shell,
@@ -440,7 +440,7 @@ impl<'w> Walker<'w, '_> {
             }
         }
         let start = start.clone();
-        let mut scope = self.scope.aliases_for(name, start.folder.clone());
+        let mut scope = self.scope.aliases_for(name, start.cwd.clone());
         self.analyzer.nested(|analyzer| analyzer.shell_text_in(&text, &start, &mut scope));
     }
 
@@ -520,7 +520,7 @@ impl<'w> Walker<'w, '_> {
             if redirection.kind == RedirectionKind::Duplicate && target.known().is_none_or(descriptor) {
                 continue;
             }
-            file_operands::use_path(target, access, self.scope.folder(), self.analyzer.context, &mut paths);
+            file_operands::use_path(target, access, self.scope.cwd(), self.analyzer.context, &mut paths);
         }
         paths
     }
@@ -552,7 +552,7 @@ const MOST_CHANGED: usize = 4096;
 #[derive(Default)]
 struct Changed<'w> {
     names: Vec<&'w [u8]>,
-    folder: bool,
+    cwd: bool,
     /// The body contains something that can set any variable.
     anything: bool,
 }
@@ -600,7 +600,7 @@ impl<'w> Changed<'w> {
                         b"trap",
                     ];
                     self.anything |= any.contains(&name);
-                    self.folder |= matches!(
+                    self.cwd |= matches!(
                         name,
                         b"cd" | b"pushd" | b"popd" | b"command" | b"builtin" | b"eval" | b"source" | b"."
                     );
@@ -620,7 +620,7 @@ fn known_value(arg: &Arg) -> Value {
 }
 
 /// `a && cd b && c`: the rest of the list relies on a `cd` in its middle.
-fn changes_folder_only(pipeline: &[Command]) -> bool {
+fn only_changes_directory(pipeline: &[Command]) -> bool {
     let [Command::Simple(simple)] = pipeline else { return false };
     let Some(word) = simple.words.first() else { return false };
     matches!(word.pieces.as_slice(), [Piece::Literal { bytes, .. }] if matches!(bytes.as_slice(), b"cd" | b"pushd"))

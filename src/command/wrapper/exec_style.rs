@@ -28,7 +28,7 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
             }
             (b'C', _) | (0, b"chdir") => {
                 let path = met.value.as_ref().and_then(Arg::known);
-                inside.folder = path.map_or_else(Default::default, |path| start.folder.enter(path));
+                inside.cwd = path.map_or_else(Default::default, |path| start.cwd.enter(path));
             }
             (b'S', _) | (0, b"split-string") => split = met.value.clone(),
             (b'a', _) | (0, b"argv0") => name = met.value.clone(),

@@ -83,7 +83,7 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
                 crate::command::file_operands::describe(
                     &name,
                     &args,
-                    &start.folder,
+                    &start.cwd,
                     analyzer.context,
                     &mut intent,
                 );

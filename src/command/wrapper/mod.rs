@@ -1,6 +1,6 @@
 //! Programs that run other programs: finds the wrapped command and analyses it.
 //!
-//! A wrapper is an intent of its own (a policy may deny `sudo` whatever it runs) and the parent of the
+//! A wrapper is a separate intent (a policy may deny `sudo` whatever it runs) and the parent of the
 //! intents it wraps.
 
 mod exec_style;

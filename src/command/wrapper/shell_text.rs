@@ -299,7 +299,7 @@ pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start:
         texts.extend(args.iter().skip(2).take(3).cloned());
     }
     let mut intent = Intent::default();
-    file_operands::describe(&name, &args, &start.folder, analyzer.context, &mut intent);
+    file_operands::describe(&name, &args, &start.cwd, analyzer.context, &mut intent);
     let parent = analyzer.finish(intent, args, start);
     for text in texts.iter().filter_map(Arg::known).filter(|text| !text.is_empty()) {
         // `--checkpoint-action` also accepts actions other than `exec=`.

@@ -173,7 +173,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
                     file_operands::use_path(
                         root,
                         super::super::intent::Access::Write,
-                        &start.folder,
+                        &start.cwd,
                         analyzer.context,
                         &mut intent.paths,
                     );
@@ -186,7 +186,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
                     file_operands::use_path(
                         file,
                         super::super::intent::Access::Write,
-                        &start.folder,
+                        &start.cwd,
                         analyzer.context,
                         &mut intent.paths,
                     );
@@ -197,10 +197,10 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
     file_operands::note_paths(&mut intent);
     let parent = analyzer.finish(intent, args, start);
-    for (command, in_its_folder) in commands {
+    for (command, in_its_directory) in commands {
         let mut inside = start.inside(parent, Origin::Wrapped);
-        if in_its_folder {
-            inside.folder = crate::command::cwd::Cwd::Unknown;
+        if in_its_directory {
+            inside.cwd = crate::command::cwd::Cwd::Unknown;
         }
         if !command.is_empty() {
             analyzer.command(command, inside);

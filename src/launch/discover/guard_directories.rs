@@ -1,14 +1,14 @@
 //! Protects guard's own directories: no run may write to guard's records, configuration or policies.
 //!
-//! A run that could would change what the next run may do, or what `guard log` shows of this one.
+//! Otherwise a run could change what the next run may do, or what `guard log` shows of this one.
 
 use std::path::{Path, PathBuf};
 
 use crate::launch::plan::{LaunchError, RunRequest};
 use crate::sandbox::Grant;
 
-/// Refuses a plan that lets the run write to guard's own directories. `made_for_run` lists the directories among
-/// guard's records that guard creates for this run alone.
+/// Refuses a plan that lets the run write to guard's own directories. `made_for_run` lists the exceptions: directories
+/// inside guard's that guard creates for this run alone.
 pub(crate) fn check(
     request: &RunRequest,
     grants: &[Grant],
@@ -23,8 +23,8 @@ pub(crate) fn check(
             let path = resolve(&grant.path);
             let is_made_for_run = made_for_run.iter().any(|made| path.starts_with(made));
             if directory.starts_with(&path) || path.starts_with(&directory) && !is_made_for_run {
-                return Err(LaunchError::Folder {
-                    folder: grant.path.clone(),
+                return Err(LaunchError::Directory {
+                    directory: grant.path.clone(),
                     problem: format!(
                         "guard keeps {what} in {}, which no run may write; run in another directory, or set \
                          XDG_STATE_HOME and XDG_CONFIG_HOME to directories elsewhere",
@@ -37,7 +37,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Resolves symbolic links. Of a path that does not exist yet, resolves the part that does.
+/// Resolves symbolic links. If the path does not exist yet, resolves its longest existing ancestor.
 fn resolve(path: &Path) -> PathBuf {
     for above in path.ancestors() {
         if let (Ok(real), Ok(below)) = (std::fs::canonicalize(above), path.strip_prefix(above)) {

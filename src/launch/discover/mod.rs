@@ -1,5 +1,5 @@
-//! Finds what a run needs of the user's machine: toolchains, package registries, and the files of a program. These
-//! modules only read; what must never be granted is listed in `protected_paths` and `guard_directories`.
+//! Finds what a run needs on the user's machine: toolchains, package registries, and the files of a program. These
+//! modules only read files. `protected_paths` and `guard_directories` list the paths that guard must never grant.
 pub(crate) mod guard_directories;
 pub mod program_files;
 pub(crate) mod protected_paths;

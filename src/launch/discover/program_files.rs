@@ -1,40 +1,41 @@
-//! Finds what a program needs of its own installation: itself, its interpreters, and the package or prefix they belong
-//! to.
+//! Finds the files of a program's installation: the program, its interpreters, and the packages or installation
+//! prefixes (`PREFIX/bin`, `PREFIX/lib`) that they belong to.
 //!
-//! Takes an absolute path and returns real paths, to be granted for reading and executing. It only reads. It leaves out
-//! what it cannot read, and must never return a protected path (see `protected_paths`).
+//! Takes an absolute path and returns real paths, which guard grants for reading and executing. It only reads files,
+//! leaves out what it cannot read, and must never return a protected path (see `protected_paths`).
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
-use super::protected_paths::{Bounds, outermost};
+use super::protected_paths::{ProtectedPaths, outermost};
 
-/// The number of symbolic links that the kernel follows.
-const MOST_LINKS: usize = 40;
-/// How deep scripts may be nested as interpreters of scripts. The kernel has the same limit.
-const DEEPEST_SCRIPT: usize = 4;
+/// The most symbolic links in one path, as in the kernel.
+const MAX_LINKS: usize = 40;
+/// The most scripts in a chain in which each is the interpreter of the one before. The kernel has the same limit.
+const MAX_SCRIPT_DEPTH: usize = 4;
 /// How many bytes of a file the kernel reads for its `#!` line.
-const KERNEL_BYTES: usize = 256;
-/// Enough for the second line of a script, where Python's installers name an interpreter too long for the first.
+const SHEBANG_BYTES: usize = 256;
+/// How many bytes of a file guard reads: enough for the second line of a script, in which Python's installers put the
+/// path of an interpreter that is too long for the `#!` line.
 const HEAD_BYTES: u64 = 4096;
 
-/// What a program needs of its own installation: real paths, without duplicates and without paths inside others. Empty
-/// if the program cannot be found.
+/// The files and directories of a program's installation: real paths, without duplicates and without paths inside
+/// others. Empty if the program does not exist.
 ///
-/// - `home` is the user's home, which is never granted as a whole.
-/// - `path` is where `env` looks for interpreters.
-/// - `writable` lists directories that an agent can write to. Nothing is granted because of a file there: a symbolic
-///   link or a `#!` line could name anything.
+/// - `home` is the user's home, which is never part of the result as a whole.
+/// - `path` is the PATH in which `env` looks for interpreters.
+/// - `writable` lists directories that an agent can write. A program there adds nothing, because the agent may have
+///   written a symbolic link or a `#!` line that names any file.
 pub fn installation(program: &Path, home: &Path, path: &OsStr, writable: &[PathBuf]) -> Vec<PathBuf> {
-    let mut search = Search { bounds: Bounds::new(home), path, writable, found: Vec::new() };
+    let mut search = Search { protected: ProtectedPaths::new(home), path, writable, found: Vec::new() };
     search.program(program, 0);
     outermost(search.found)
 }
 
 struct Search<'a> {
-    bounds: Bounds,
+    protected: ProtectedPaths,
     path: &'a OsStr,
     writable: &'a [PathBuf],
     found: Vec<PathBuf>,
@@ -45,14 +46,15 @@ impl Search<'_> {
         if leads_through(program, self.writable) {
             return;
         }
-        // Every link on the path counts: the `python` of a virtual environment is a link to a file outside it.
-        let Some(steps) = steps(program) else { return };
-        let Some(file) = steps.last() else { return };
+        // Not only the file counts, but every link to it: the `python` of a virtual environment links to a file
+        // outside.
+        let Some(chain) = link_chain(program) else { return };
+        let Some(file) = chain.last() else { return };
         self.grant(file);
-        for step in &steps {
-            self.surroundings(step);
+        for step in &chain {
+            self.grant_package(step);
         }
-        if depth >= DEEPEST_SCRIPT {
+        if depth >= MAX_SCRIPT_DEPTH {
             return;
         }
         for interpreter in interpreters(file, self.path) {
@@ -60,21 +62,21 @@ impl Search<'_> {
         }
     }
 
-    /// Grants what belongs to a file because of the directories it lies in.
-    fn surroundings(&mut self, file: &Path) {
+    /// Grants the package, virtual environment or installation prefix that contains a file.
+    fn grant_package(&mut self, file: &Path) {
         if let Some(modules) = node_modules(file) {
             self.grant(&modules);
             return;
         }
-        if let Some(folder) = virtual_environment(file) {
-            self.grant(&folder);
-            for base in base_prefixes(&folder) {
-                self.prefix(&base.join("bin"));
+        if let Some(environment) = virtual_environment(file) {
+            self.grant(&environment);
+            for base in base_prefixes(&environment) {
+                self.grant_prefix(&base.join("bin"));
             }
             return;
         }
         match file.parent() {
-            Some(folder) if folder.file_name() == Some(OsStr::new("bin")) => self.prefix(folder),
+            Some(parent) if parent.file_name() == Some(OsStr::new("bin")) => self.grant_prefix(parent),
             _ => {}
         }
         if let Some(package) = linked_package(file) {
@@ -82,9 +84,9 @@ impl Search<'_> {
         }
     }
 
-    /// Grants the prefix of a `bin` directory with a `lib` beside it, except for the system's own, which `{system}`
-    /// grants already. If the prefix is a repository, grants only these two directories.
-    fn prefix(&mut self, bin: &Path) {
+    /// Grants the parent of a `bin` directory if it also contains `lib`. Skips prefixes of the system, which `{system}`
+    /// grants. If the prefix is a git repository, grants only `bin` and `lib`.
+    fn grant_prefix(&mut self, bin: &Path) {
         let Some(prefix) = bin.parent().filter(|prefix| prefix.join("lib").is_dir()) else { return };
         if prefix == Path::new("/") || prefix.starts_with("/usr") {
             return;
@@ -100,15 +102,15 @@ impl Search<'_> {
 
     fn grant(&mut self, path: &Path) {
         let Ok(real) = path.canonicalize() else { return };
-        if self.bounds.grant(&real).is_ok() {
+        if self.protected.check_grant(&real).is_ok() {
             self.found.push(real);
         }
     }
 }
 
-/// Whether the path, with symbolic links followed one by one, enters one of these directories. Also true for an endless
-/// chain of links.
-fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
+/// Whether the path, with symbolic links followed one by one, enters one of these directories at any point. Also true
+/// for a chain of too many links.
+fn leads_through(path: &Path, directories: &[PathBuf]) -> bool {
     let mut ahead: Vec<OsString> =
         path.components().rev().map(|part| part.as_os_str().to_os_string()).collect();
     let mut here = PathBuf::from("/");
@@ -131,35 +133,34 @@ fn leads_through(path: &Path, folders: &[PathBuf]) -> bool {
                 }
             }
         }
-        if links > MOST_LINKS || folders.iter().any(|folder| here.starts_with(folder)) {
+        if links > MAX_LINKS || directories.iter().any(|directory| here.starts_with(directory)) {
             return true;
         }
     }
     false
 }
 
-/// A file and every symbolic link on the path to it, each in its real directory, the file last. `None` if it does not
-/// exist.
-fn steps(program: &Path) -> Option<Vec<PathBuf>> {
-    let mut steps = Vec::new();
+/// The symbolic links that lead to a program, one after the other, and finally the file itself, each in its real
+/// directory. `None` if the file does not exist.
+fn link_chain(program: &Path) -> Option<Vec<PathBuf>> {
+    let mut chain = Vec::new();
     let mut path = program.to_path_buf();
-    for _ in 0..=MOST_LINKS {
-        let folder = path.parent()?.canonicalize().ok()?;
+    for _ in 0..=MAX_LINKS {
+        let parent = path.parent()?.canonicalize().ok()?;
         path = match path.file_name() {
-            Some(name) => folder.join(name),
+            Some(name) => parent.join(name),
             None => path.canonicalize().ok()?,
         };
-        steps.push(path.clone());
+        chain.push(path.clone());
         match std::fs::read_link(&path) {
-            Ok(target) => path = folder.join(target),
-            Err(_) => return path.is_file().then_some(steps),
+            Ok(target) => path = parent.join(target),
+            Err(_) => return path.is_file().then_some(chain),
         }
     }
     None
 }
 
-/// The outermost `node_modules` a file lies in, which holds its dependencies. pnpm keeps packages side by side in
-/// `.pnpm`.
+/// The outermost `node_modules` that contains a file and so its dependencies. pnpm keeps packages in `.pnpm` instead.
 fn node_modules(file: &Path) -> Option<PathBuf> {
     let mut folder = PathBuf::new();
     for component in file.parent()?.components() {
@@ -173,7 +174,8 @@ fn node_modules(file: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The package of a script that is linked to its working copy: the nearest directory with a `package.json`.
+/// The package of a script outside `node_modules`, such as after `npm link`: the nearest directory with a
+/// `package.json`.
 fn linked_package(file: &Path) -> Option<PathBuf> {
     let folders = file.ancestors().skip(1).take(4);
     let is_script = file
@@ -182,7 +184,7 @@ fn linked_package(file: &Path) -> Option<PathBuf> {
     folders.filter(|_| is_script).find(|folder| folder.join("package.json").is_file()).map(Path::to_path_buf)
 }
 
-/// The virtual environment a file belongs to.
+/// The Python virtual environment that contains a file.
 fn virtual_environment(file: &Path) -> Option<PathBuf> {
     let folders = file.ancestors().skip(1).take(2);
     folders.into_iter().find(|folder| folder.join("pyvenv.cfg").is_file()).map(Path::to_path_buf)
@@ -203,7 +205,7 @@ fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
     folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
 }
 
-/// A common parent of prefixes whose programs use each other's libraries, so that they must be granted together.
+/// The common directory of prefixes whose programs use each other's libraries: Nix's store or a Homebrew installation.
 fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
     if prefix.starts_with("/nix/store") {
         return Some(PathBuf::from("/nix/store"));
@@ -217,15 +219,15 @@ fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     let Some(head) = head(file).filter(|head| head.starts_with(b"#!")) else { return Vec::new() };
     let mut lines = head.split(|&byte| byte == b'\n');
     let first = lines.next().unwrap_or_default();
-    let first = first[2..first.len().min(KERNEL_BYTES)].trim_ascii();
+    let first = first[2..first.len().min(SHEBANG_BYTES)].trim_ascii();
     let end = first.iter().position(|&byte| matches!(byte, b' ' | b'\t' | 0)).unwrap_or(first.len());
     let interpreter = PathBuf::from(OsStr::from_bytes(&first[..end]));
     let argument = first[end..].trim_ascii();
     let mut found = vec![interpreter];
     if found[0].file_name() == Some(OsStr::new("env")) {
-        found.extend(env_program(argument).and_then(|name| in_path(&name, path)));
+        found.extend(env_program(argument).and_then(|name| find_in_path(&name, path)));
     }
-    found.extend(second_line(lines.next().unwrap_or_default()));
+    found.extend(second_line_interpreter(lines.next().unwrap_or_default()));
     found.retain(|program| program.is_absolute());
     found
 }
@@ -256,16 +258,17 @@ fn env_program(argument: &[u8]) -> Option<OsString> {
     None
 }
 
-fn in_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
+fn find_in_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name));
     }
-    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
-    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+    let directories = std::env::split_paths(path).filter(|directory| directory.is_absolute());
+    directories.map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
-/// Reads `'''exec' /long/path/python "$0" "$@"`, which names an interpreter that is too long for a `#!` line.
-fn second_line(line: &[u8]) -> Option<PathBuf> {
+/// The interpreter in the second line of a script, if that is `'''exec' /long/path/python "$0" "$@"`. Python's
+/// installers write this if the path is too long for the `#!` line.
+fn second_line_interpreter(line: &[u8]) -> Option<PathBuf> {
     let rest = line.strip_prefix(b"'''exec' ")?;
     let end = match rest.first()? {
         b'"' => {
@@ -276,7 +279,7 @@ fn second_line(line: &[u8]) -> Option<PathBuf> {
     Some(OsStr::from_bytes(&rest[..end]).into())
 }
 
-/// The first bytes of a regular file. Opening anything else, such as a pipe, could block.
+/// The first bytes of a regular file. Opening anything else, such as a named pipe, could block.
 fn head(file: &Path) -> Option<Vec<u8>> {
     if !std::fs::metadata(file).ok()?.is_file() {
         return None;

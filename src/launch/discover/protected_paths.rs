@@ -1,13 +1,13 @@
-//! The paths in the user's home that must never be granted, whoever asks for them.
+//! The paths in the user's home that guard must never grant for a toolchain or a program.
 //!
-//! Environment variables and symbolic links name toolchain directories, and anything may have set them. So this module
-//! alone refuses the home itself, its ancestors, and every path that holds keys or passwords.
+//! guard finds toolchains by environment variables and symbolic links, which any program may have set. So everything
+//! found passes this check, which refuses the home itself, its ancestors, and every path that holds keys or passwords.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Files and directories below a home that hold keys, passwords, tokens or typed input. Neither they, nor what is in
-/// them, nor their ancestors are granted.
+/// Files and directories below a home that hold keys, passwords, tokens or shell history. guard grants neither them,
+/// nor paths inside them, nor their ancestors.
 const SECRETS: &[&str] = &[
     ".anthropic",
     ".aws",
@@ -72,101 +72,101 @@ const SECRETS: &[&str] = &[
     ".zsh_history",
 ];
 
-/// A home with more entries than this is not listed.
-const MOST_NAMES: usize = 2000;
+/// The most entries of a home that guard lists.
+const MAX_NAMES: usize = 2000;
 
-/// The names at the top of a home, read once. Nearly all candidates do not exist, and a `stat` for each would take
-/// longer than the rest of the search.
+/// The names of the entries of a home, read once. `None` if there are too many. Nearly all paths that the search checks
+/// do not exist, and a `stat` for each would take longer than the rest of the search.
 pub(crate) struct HomeListing(Option<Vec<OsString>>);
 
 impl HomeListing {
-    pub(crate) fn of(home: &Path) -> Self {
-        let entries = std::fs::read_dir(home).map(|entries| entries.take(MOST_NAMES + 1));
+    pub(crate) fn read(home: &Path) -> Self {
+        let entries = std::fs::read_dir(home).map(|entries| entries.take(MAX_NAMES + 1));
         let names =
             entries.and_then(|entries| entries.map(|entry| entry.map(|entry| entry.file_name())).collect());
-        Self(names.ok().filter(|names: &Vec<OsString>| names.len() <= MOST_NAMES))
+        Self(names.ok().filter(|names: &Vec<OsString>| names.len() <= MAX_NAMES))
     }
 
-    /// Whether a path below the home can exist. Always true if the home could not be listed. Ignores case, because some
-    /// file systems do.
-    pub(crate) fn may_have(&self, place: &str) -> bool {
-        let first = place.split('/').next().unwrap_or(place);
-        let is_it = |name: &OsString| match first.strip_suffix('*') {
+    /// Whether a path below the home can exist, by its first component, which may end in `*`. Always true if there is
+    /// no listing. Ignores case, because some file systems do.
+    pub(crate) fn may_have(&self, path: &str) -> bool {
+        let first = path.split('/').next().unwrap_or(path);
+        let matches = |name: &OsString| match first.strip_suffix('*') {
             Some(start) => {
                 let name = name.as_encoded_bytes();
                 name.len() >= start.len() && name[..start.len()].eq_ignore_ascii_case(start.as_bytes())
             }
             None => name.eq_ignore_ascii_case(first),
         };
-        self.0.as_ref().is_none_or(|names| names.iter().any(is_it))
+        self.0.as_ref().is_none_or(|names| names.iter().any(matches))
     }
 }
 
 /// The protected paths of one home.
-pub(crate) struct Bounds {
+pub(crate) struct ProtectedPaths {
     /// The home as named, and with symbolic links resolved.
     homes: Vec<PathBuf>,
-    /// The real paths of protected files that are symbolic links.
-    elsewhere: Vec<PathBuf>,
+    /// The targets of protected files that are symbolic links.
+    link_targets: Vec<PathBuf>,
 }
 
-impl Bounds {
-    /// Resolves a home and its protected files.
+impl ProtectedPaths {
+    /// Finds the protected paths of a home.
     pub(crate) fn new(home: &Path) -> Self {
-        Self::with_names(home, &HomeListing::of(home))
+        Self::with_listing(home, &HomeListing::read(home))
     }
 
-    /// The same, with a listing of the home that exists already.
-    pub(crate) fn with_names(home: &Path, names: &HomeListing) -> Self {
+    /// The same, with an existing listing of the home.
+    pub(crate) fn with_listing(home: &Path, listing: &HomeListing) -> Self {
         let homes: Vec<PathBuf> = std::iter::once(home.to_path_buf()).chain(target(home)).collect();
-        let there = SECRETS.iter().filter(|secret| names.may_have(secret));
-        let places = there.flat_map(|secret| homes.iter().map(move |home| home.join(secret)));
-        let elsewhere = places.filter_map(|place| target(&place)).collect();
-        Self { homes, elsewhere }
+        let existing = SECRETS.iter().filter(|secret| listing.may_have(secret));
+        let paths = existing.flat_map(|secret| homes.iter().map(move |home| home.join(secret)));
+        let link_targets = paths.filter_map(|path| target(&path)).collect();
+        Self { homes, link_targets }
     }
 
-    /// Whether parts of a directory may be granted. The path must not contain symbolic links.
-    pub(crate) fn root(&self, path: &Path) -> Result<(), &'static str> {
+    /// Checks whether guard may grant parts of this directory. The path must not contain symbolic links.
+    pub(crate) fn check_parent(&self, path: &Path) -> Result<(), &'static str> {
         if self.homes.iter().any(|home| home.starts_with(path)) {
-            return Err("it is the home directory, or above it");
+            return Err("it is the home directory or contains it");
         }
         if self.any_secret(path, |path, secret| path.starts_with(secret)) {
-            return Err("it is among keys and passwords");
+            return Err("it holds keys or passwords");
         }
         Ok(())
     }
 
-    /// Whether a path may be granted with everything below it. The path must not contain symbolic links.
-    pub(crate) fn grant(&self, path: &Path) -> Result<(), &'static str> {
-        self.root(path)?;
+    /// Checks whether guard may grant a path with everything below it. The path must not contain symbolic links.
+    pub(crate) fn check_grant(&self, path: &Path) -> Result<(), &'static str> {
+        self.check_parent(path)?;
         if self.any_secret(path, |path, secret| secret.starts_with(path)) {
-            return Err("keys or passwords can be in it");
+            return Err("it may contain keys or passwords");
         }
         Ok(())
     }
 
-    /// Whether `concerns` holds for the path and any protected file, existing or not. The path is not an ancestor of
-    /// the home.
-    fn any_secret(&self, path: &Path, concerns: impl Fn(&Path, &Path) -> bool) -> bool {
+    /// Whether `matches(path, secret)` is true for any protected path, existing or not. The path must not be an
+    /// ancestor of the home.
+    fn any_secret(&self, path: &Path, matches: impl Fn(&Path, &Path) -> bool) -> bool {
         let below_homes = self.homes.iter().filter_map(|home| path.strip_prefix(home).ok());
-        let is_named = |below: &Path| SECRETS.iter().any(|secret| concerns(below, Path::new(secret)));
-        below_homes.into_iter().any(is_named) || self.elsewhere.iter().any(|secret| concerns(path, secret))
+        let is_named = |below: &Path| SECRETS.iter().any(|secret| matches(below, Path::new(secret)));
+        below_homes.into_iter().any(is_named) || self.link_targets.iter().any(|secret| matches(path, secret))
     }
 }
 
 /// The target of a path that contains symbolic links, or `None` if it contains none.
 fn target(path: &Path) -> Option<PathBuf> {
-    // One `exists` rules most paths out. `canonicalize` takes many system calls to find that a path does not exist.
+    // Most paths do not exist. `canonicalize` would take many system calls to find that out, `exists` takes one.
     path.exists().then(|| path.canonicalize().ok())?.filter(|target| target != path)
 }
 
-/// Removes duplicates and paths that lie in another one.
+/// Removes duplicates and paths that are inside another one.
 pub(crate) fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     // A directory sorts before everything in it.
     paths.sort();
     let mut kept: Vec<PathBuf> = Vec::new();
     for path in paths {
-        if !kept.last().is_some_and(|folder| path.starts_with(folder)) {
+        if !kept.last().is_some_and(|directory| path.starts_with(directory)) {
             kept.push(path);
         }
     }

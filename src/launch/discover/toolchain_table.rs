@@ -1,11 +1,11 @@
-//! A reviewed table of where programs keep toolchains and package caches.
+//! A table of where version managers keep toolchains, and package managers their caches. Changes need review.
 //!
-//! Only parts of a manager's directory are ever granted, because settings and tokens lie beside compilers.
+//! guard only ever grants parts of a manager's directory, because settings and tokens are beside the compilers.
 
-/// When to set the variable that names a manager's directory.
+/// When guard sets the variable that names a manager's directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Export {
-    /// Never: the run has a directory of its own in its private home.
+    /// Never: the manager uses a directory in the private home.
     Never,
     /// If the user has set it.
     AsSet,
@@ -13,7 +13,7 @@ pub(crate) enum Export {
     Always,
 }
 
-/// A program that keeps a toolchain in the user's home.
+/// A program, such as rustup or nvm, that keeps toolchains in the user's home.
 pub(crate) struct Manager {
     pub(crate) toolchain: &'static str,
     /// The name shown to users.
@@ -21,9 +21,9 @@ pub(crate) struct Manager {
     /// The variable that names its directory; empty if there is none.
     pub(crate) variable: &'static str,
     /// The default directories, relative to the home. A name may end in `*`.
-    pub(crate) usual: &'static [&'static str],
-    /// A directory counts only if it contains one of these.
-    pub(crate) marks: &'static [&'static str],
+    pub(crate) defaults: &'static [&'static str],
+    /// A directory belongs to the manager only if it contains one of these.
+    pub(crate) markers: &'static [&'static str],
     /// The parts to grant. A name may end in `*`; `.` is the directory itself.
     pub(crate) parts: &'static [&'static str],
     pub(crate) export: Export,
@@ -33,11 +33,11 @@ const fn manager(
     toolchain: &'static str,
     name: &'static str,
     (variable, export): (&'static str, Export),
-    usual: &'static [&'static str],
-    marks: &'static [&'static str],
+    defaults: &'static [&'static str],
+    markers: &'static [&'static str],
     parts: &'static [&'static str],
 ) -> Manager {
-    Manager { toolchain, name, variable, usual, marks, parts, export }
+    Manager { toolchain, name, variable, defaults, markers, parts, export }
 }
 
 use Export::{Always, AsSet, Never};
@@ -82,9 +82,8 @@ pub(crate) static MANAGERS: &[Manager] = &[
     manager("java", "mise", ("MISE_DATA_DIR", Always), &[".local/share/mise"], &["installs/java"], &["installs/java", "shims"]),
 ];
 
-/// For each toolchain, the names, or beginnings of names, of programs that use its package caches. Caches that take
-/// time to create are created when the first of these programs starts, and it waits for them. Otherwise they stay
-/// empty.
+/// For each toolchain, the names, or prefixes of names, of programs that use its package caches. Where caches are
+/// directories of symbolic links, guard creates them when the first of these programs starts, and delays its start.
 pub(crate) static CACHE_USERS: &[(&str, &[&str])] = &[
     ("rust", &["cargo", "clippy", "maturin", "mise", "rust"]),
     ("node", &["bun", "corepack", "deno", "mise", "npm", "npx", "pnpm", "yarn"]),
@@ -106,22 +105,23 @@ pub(crate) struct Cache {
     pub(crate) name: &'static str,
     /// Variables that name its directory. The first one that is set counts.
     pub(crate) variables: &'static [&'static str],
-    /// The default directory, relative to the user's home, and its place in the private home.
-    pub(crate) usual: &'static str,
-    /// The cache in that directory. A name may end in `*`.
+    /// The default directory, relative to the user's home. It has the same path in the private home.
+    pub(crate) default: &'static str,
+    /// The path of the cache in that directory. It may end in `*`.
     pub(crate) part: &'static str,
+    /// The `depth` of the layer in the private home.
     pub(crate) depth: usize,
-    pub(crate) unfetched: Unfetched,
+    pub(crate) offline_use: OfflineUse,
 }
 
-/// Whether a run without network access adds to a cache.
+/// How programs use a cache in a run without network access.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unfetched {
-    /// Programs may still add entries.
-    Grows,
-    /// Programs never add entries.
-    Stays,
-    /// Programs only add what they unpack from this part of the manager's directory.
+pub(crate) enum OfflineUse {
+    /// They may add entries.
+    Adds,
+    /// They only read entries.
+    Reads,
+    /// They only add entries that they unpack from archives in this subdirectory of the default directory.
     Unpacks(&'static str),
 }
 
@@ -129,38 +129,39 @@ const fn cache(
     toolchain: &'static str,
     name: &'static str,
     variables: &'static [&'static str],
-    usual: &'static str,
+    default: &'static str,
     part: &'static str,
-    (depth, unfetched): (usize, Unfetched),
+    (depth, offline_use): (usize, OfflineUse),
 ) -> Cache {
-    Cache { toolchain, name, variables, usual, part, depth, unfetched }
+    Cache { toolchain, name, variables, default, part, depth, offline_use }
 }
 
-use Unfetched::{Grows, Stays, Unpacks};
+use OfflineUse::{Adds, Reads, Unpacks};
 
 #[rustfmt::skip]
 pub(crate) static CACHES: &[Cache] = &[
-    // cargo continues if it cannot write an index entry. Directories of single crates are never changed.
-    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/index", (2, Stays)),
-    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/cache", (1, Stays)),
+    // cargo continues if it cannot write an index entry. It never changes the directory of a crate.
+    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/index", (2, Reads)),
+    cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/cache", (1, Reads)),
     cache("rust", "cargo's packages", &["CARGO_HOME"], ".cargo", "registry/src", (1, Unpacks("registry/cache"))),
-    cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/db", (0, Grows)),
-    cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/checkouts", (1, Grows)),
+    cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/db", (0, Adds)),
+    cache("rust", "cargo's repositories", &["CARGO_HOME"], ".cargo", "git/checkouts", (1, Adds)),
 
-    // Contents are filed by the first four digits of their hash, in two levels of directories below the kind of hash.
-    cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/content-v2", (3, Grows)),
-    cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/index-v5", (2, Grows)),
-    cache("node", "Yarn's cache", &["YARN_CACHE_FOLDER"], ".cache/yarn", "v6", (0, Grows)),
-    cache("node", "Yarn's cache", &["YARN_GLOBAL_FOLDER"], ".yarn/berry", "cache", (0, Grows)),
+    // Below the type of hash, npm stores contents in two levels of directories, named after the first digits of the
+    // hash.
+    cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/content-v2", (3, Adds)),
+    cache("node", "npm's cache", &["npm_config_cache", "NPM_CONFIG_CACHE"], ".npm", "_cacache/index-v5", (2, Adds)),
+    cache("node", "Yarn's cache", &["YARN_CACHE_FOLDER"], ".cache/yarn", "v6", (0, Adds)),
+    cache("node", "Yarn's cache", &["YARN_GLOBAL_FOLDER"], ".yarn/berry", "cache", (0, Adds)),
 
     // pip does not need to write its HTTP cache, but it must be able to add wheels.
-    cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "http*", (0, Grows)),
-    cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "wheels", (3, Grows)),
-    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "archive-v*", (0, Grows)),
-    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "wheels-v*", (2, Grows)),
-    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "simple-v*", (1, Grows)),
+    cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "http*", (0, Adds)),
+    cache("python", "pip's cache", &["PIP_CACHE_DIR"], ".cache/pip", "wheels", (3, Adds)),
+    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "archive-v*", (0, Adds)),
+    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "wheels-v*", (2, Adds)),
+    cache("python", "uv's cache", &["UV_CACHE_DIR"], ".cache/uv", "simple-v*", (1, Adds)),
 
     // An artifact's depth depends on the number of parts in its group's name.
-    cache("java", "Maven's repository", &[], ".m2", "repository", (8, Grows)),
-    cache("java", "Gradle's wrappers", &["GRADLE_USER_HOME"], ".gradle", "wrapper/dists", (2, Grows)),
+    cache("java", "Maven's repository", &[], ".m2", "repository", (8, Adds)),
+    cache("java", "Gradle's wrappers", &["GRADLE_USER_HOME"], ".gradle", "wrapper/dists", (2, Adds)),
 ];

@@ -1,6 +1,8 @@
-//! API keys: taken from the caller's environment before anything starts, read from a file, or printed by a program.
+//! API keys: guard removes them from its environment before it starts anything, reads them from a file, or runs a
+//! command that prints them.
 //!
-//! A key is held in a page that no child process inherits ([`Secret`]). The agent must only ever get a placeholder.
+//! A key is held in a memory page that no child process inherits ([`Secret`]). The agent must only ever get a
+//! placeholder.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -15,8 +17,8 @@ use crate::policy::{Config, KEY_VARIABLES};
 use crate::sys::programs::ProgramSearch;
 use crate::sys::secret::{LARGEST, Secret, take_variable};
 
-/// How long a program may take to print a key. It may ask the user for a password.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a command may take to print a key. It may have to ask the user for a password.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where a gateway's key comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub enum KeySource {
     Variable(String),
     /// A file that holds only the key.
     File(PathBuf),
-    /// A command that prints the key.
+    /// A command that prints the key, as program and arguments.
     Command(Vec<String>),
 }
 
@@ -34,30 +36,31 @@ impl std::fmt::Display for KeySource {
         match self {
             Self::Variable(name) => write!(f, "${name}"),
             Self::File(path) => write!(f, "{}", path.display()),
-            Self::Command(words) => {
-                write!(f, "printed by {}", words.first().map(String::as_str).unwrap_or_default())
+            Self::Command(argv) => {
+                write!(f, "the output of {}", argv.first().map(String::as_str).unwrap_or_default())
             }
         }
     }
 }
 
-/// Keys that were in the caller's environment.
+/// API keys that guard has removed from its environment.
 #[derive(Debug, Default)]
 pub struct Keys {
+    /// (variable, key).
     variables: Vec<(String, Secret)>,
 }
 
-/// Values that a run may use but must not record.
+/// Secrets of a run: the transcript redacts them.
 #[derive(Debug, Default)]
 pub struct Secrets {
     /// The key of each gateway, in the order of the gateways.
     pub gateways: Vec<Option<Secret>>,
-    /// The caller's other keys. The run cannot use them, and its record must not contain them either.
+    /// The caller's other keys, which the run does not use.
     pub others: Vec<Secret>,
 }
 
 impl Secrets {
-    /// Adds more values that must not be recorded.
+    /// Adds more values that the transcript must redact.
     #[must_use]
     pub fn and_others(mut self, texts: &[String]) -> Self {
         self.others.extend(texts.iter().filter_map(|text| Secret::one_word(text.clone().into_bytes()).ok()));
@@ -66,12 +69,12 @@ impl Secrets {
 }
 
 impl Keys {
-    /// The keys that were not fetched.
-    pub(crate) fn rest(self) -> Vec<Secret> {
+    /// The keys that [`Keys::fetch`] has not returned.
+    pub(crate) fn into_unused(self) -> Vec<Secret> {
         self.variables.into_iter().map(|(_, secret)| secret).collect()
     }
 
-    /// Removes every key from this process's environment. Must be called while guard has one thread.
+    /// Moves every API key out of this process's environment. Must be called while guard has a single thread.
     pub fn take(config: &Config) -> Self {
         let own = config.gateway.values().filter_map(|gateway| gateway.key_variable.as_deref());
         let mut keys = Self::default();
@@ -89,7 +92,7 @@ impl Keys {
         filled.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The variables that no gateway uses, for policies that pass them to the agent as they are.
+    /// All variables but those in `used`, with their values: a policy may pass them to the agent.
     pub fn others(&self, used: &[&str]) -> Vec<(OsString, OsString)> {
         let others = self.variables.iter().filter(|(name, _)| !used.contains(&name.as_str()));
         others.map(|(name, secret)| (name.into(), OsString::from_vec(secret.expose().to_vec()))).collect()
@@ -99,51 +102,52 @@ impl Keys {
     pub fn fetch(&mut self, gateway: &str, source: &KeySource) -> Result<Secret, LaunchError> {
         let failed = |problem: String| {
             LaunchError::Input(format!(
-                "cannot get the key of the gateway {gateway} from {source}: {problem}"
+                "cannot get the API key of the gateway {gateway} from {source}: {problem}"
             ))
         };
         match source {
             KeySource::Variable(name) => {
                 let at = self.variables.iter().position(|(known, _)| known == name);
                 at.map(|at| self.variables.swap_remove(at).1)
-                    .ok_or_else(|| failed("it is not set".to_string()))
+                    .ok_or_else(|| failed("the variable is not set".to_string()))
             }
             KeySource::File(path) => from_file(path).map_err(failed),
-            KeySource::Command(words) => from_command(words).map_err(failed),
+            KeySource::Command(argv) => from_command(argv).map_err(failed),
         }
     }
 }
 
 fn from_file(path: &Path) -> Result<Secret, String> {
-    // Without O_NONBLOCK, opening a pipe would block.
+    // Without O_NONBLOCK, opening a named pipe would block.
     let open =
         std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path);
     let file = open.map_err(|error| error.to_string())?;
     let data = file.metadata().map_err(|error| error.to_string())?;
     let own = nix::unistd::geteuid().as_raw();
     if !data.is_file() || data.len() > LARGEST as u64 {
-        return Err("it is no file of a reasonable size".to_string());
+        return Err(format!("expected a regular file of at most {LARGEST} bytes"));
     }
     if data.uid() != own && data.uid() != 0 {
-        return Err("it belongs to another user".to_string());
+        return Err("the file belongs to another user".to_string());
     }
     if data.mode() & 0o077 != 0 {
-        return Err(format!("others may read it (mode {:o}); `chmod 600` it", data.mode() & 0o777));
+        let mode = data.mode() & 0o777;
+        return Err(format!("other users may read the file (mode {mode:o}); run `chmod 600` on it"));
     }
     let mut bytes = Vec::with_capacity(LARGEST + 1);
     file.take(LARGEST as u64).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     Secret::one_word(bytes).map_err(|error| error.to_string())
 }
 
-fn from_command(words: &[String]) -> Result<Secret, String> {
-    let (program, rest) = words.split_first().ok_or("no program")?;
+fn from_command(argv: &[String]) -> Result<Secret, String> {
+    let (program, rest) = argv.split_first().ok_or("`key_command` is empty")?;
     let search = ProgramSearch::from_environment();
-    // With a slash, the user has named the file. No search for it.
+    // A name with a slash is a path, which needs no search.
     let program = match program.contains('/') {
         true => PathBuf::from(program),
         false => search.find(program).map_err(|error| error.to_string())?,
     };
     let mut command = Command::new(program);
     command.args(rest).env("PATH", search.path()).stdin(Stdio::inherit()).stderr(Stdio::inherit());
-    Secret::printed_by(&mut command, PATIENCE).map_err(|error| error.to_string())
+    Secret::printed_by(&mut command, COMMAND_TIMEOUT).map_err(|error| error.to_string())
 }

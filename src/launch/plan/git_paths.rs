@@ -1,5 +1,6 @@
-//! The git paths of a plan: those of the worktree created for the run or, without one, those of the repository that the
-//! working directory lies in. A `.git` file that an agent may have written must never lead to a grant.
+//! The git paths of a plan: those of the worktree created for the run or, without one, those of the repository that
+//! contains the working directory. guard must never grant a path because of a `.git` file that an agent may have
+//! written.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -21,24 +22,25 @@ pub struct Checkout {
     pub base: String,
     /// The working tree.
     pub worktree: PathBuf,
-    /// The run's private git directory, in which it may change anything.
+    /// The run's private git directory. The agent may change anything in it.
     pub git_folder: PathBuf,
-    /// A file that points at that directory. With a mount namespace, it is mounted over the worktree's `.git`.
+    /// A `.git` file that points at `git_folder`. In a mount namespace, it is mounted over the worktree's `.git`.
     pub pointer: PathBuf,
-    /// The repository's objects, and other paths the run reads.
+    /// The object directories of the user's repository, and other paths that the run may read.
     pub readable: Vec<PathBuf>,
-    /// Installed dependencies of the user's checkout that the run sees in its own: (path in the run, the user's path).
+    /// Dependencies installed in the user's checkout that the run sees in its worktree: (path in the worktree, the
+    /// user's path).
     pub dependencies: Vec<(PathBuf, PathBuf)>,
-    /// The user's hooks, which run inside the sandbox.
+    /// The repository's hooks, which run inside the sandbox.
     pub hooks: PathBuf,
-    /// The git directory of the user's repository, which all its worktrees share.
+    /// The git directory of the user's repository, which all its worktrees share (`git rev-parse --git-common-dir`).
     pub common_dir: PathBuf,
     /// The user has uncommitted changes that the run does not get.
     pub leaves_changes_behind: bool,
 }
 
 impl Checkout {
-    /// The grants for all of these but the worktree itself.
+    /// The grants for all these paths but the worktree, which the policy grants.
     pub(crate) fn grants(&self) -> Vec<Grant> {
         let grant =
             |path: &Path, rights, why: &str| Grant { path: path.to_path_buf(), rights, why: why.to_string() };
@@ -46,7 +48,8 @@ impl Checkout {
             grant(&self.git_folder, Rights::Write, "the run's private git directory"),
             grant(&self.hooks, Rights::ReadExecute, "the repository's hooks"),
         ];
-        grants.extend(self.readable.iter().map(|path| grant(path, Rights::Read, "the repository, to read")));
+        let readable = self.readable.iter();
+        grants.extend(readable.map(|path| grant(path, Rights::Read, "the repository, read-only")));
         let dependencies = self.dependencies.iter();
         grants.extend(
             dependencies.map(|(_, from)| grant(from, Rights::ReadExecute, "dependencies of your checkout")),
@@ -54,63 +57,65 @@ impl Checkout {
         grants
     }
 
-    /// Files that are mounted read-only over others: the pointer over the worktree's `.git`, and the git directory's
-    /// configuration over itself, so that the agent cannot disable the user's hooks.
+    /// The files to mount read-only: (file, mount point). The pointer goes over the worktree's `.git`, and the private
+    /// git directory's configuration over itself, so that the agent cannot disable the repository's hooks.
     pub(crate) fn mounted_files(&self) -> [(PathBuf, PathBuf); 2] {
         let config = self.git_folder.join("config");
         [(self.pointer.clone(), self.worktree.join(".git")), (config.clone(), config)]
     }
 }
 
-/// The git paths that a run without a worktree of its own may read. Paths inside the working directory are readable
-/// already.
-pub(crate) fn git_places(request: &RunRequest, folder: &Path) -> Vec<PathBuf> {
-    let mut places = Vec::new();
-    for level in folder.ancestors() {
+/// The git paths outside the working directory that a run without a worktree may read, so that git works there.
+pub(crate) fn readable_git_paths(request: &RunRequest, directory: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for level in directory.ancestors() {
         let dot_git = level.join(".git");
         let Ok(found) = dot_git.symlink_metadata() else { continue };
-        // The agent cannot write above its directory, but another user may. git, too, trusts only the user's own.
-        let is_ours =
-            level == folder || found.uid() == request.uid && !is_shared_place(request.home.as_deref(), level);
-        if !is_ours {
+        // The agent cannot write above its directory, but another user may. git, too, trusts only the user's
+        // repositories.
+        let is_trusted = level == directory
+            || found.uid() == request.uid && !is_shared_directory(request.home.as_deref(), level);
+        if !is_trusted {
             break;
         }
-        if level != folder {
-            // git reads the whole working tree, which contains the directory.
-            places.push(level.to_path_buf());
+        if level != directory {
+            // git reads the whole working tree, not only the working directory.
+            paths.push(level.to_path_buf());
         }
         if found.is_dir() {
-            if level != folder {
-                places.push(dot_git);
+            if level != directory {
+                paths.push(dot_git);
             }
-        } else if let Some((own, common)) = linked_git_folders(&dot_git, level) {
+        } else if let Some((own, common)) = linked_git_directories(&dot_git, level) {
             // An earlier run may have written the file, so it must not lead to a directory that the agent can write.
-            if !own.starts_with(folder) && !common.starts_with(folder) {
-                places.extend([own, common]);
+            if !own.starts_with(directory) && !common.starts_with(directory) {
+                paths.extend([own, common]);
             }
         }
         break;
     }
-    places
+    paths
 }
 
-/// Whether a directory may lie in a repository: a quick check that rules most others out.
+/// Whether a directory may be in a git repository. A quick check: it may say yes for a directory that git rejects.
 pub fn may_be_in_repository(folder: &Path) -> bool {
     let is_bare = |level: &Path| level.join("HEAD").is_file() && level.join("objects").is_dir();
     folder.ancestors().any(|level| level.join(".git").symlink_metadata().is_ok() || is_bare(level))
 }
 
-/// Directories that are too broad to grant because of a `.git` in them.
-pub fn is_shared_place(home: Option<&Path>, level: &Path) -> bool {
+/// Whether a directory is too broad to be granted because of a `.git` in it: a directory of the system or one with
+/// homes.
+pub fn is_shared_directory(home: Option<&Path>, level: &Path) -> bool {
     let holds_home = home.is_some_and(|home| home.starts_with(level) || is_same(home, level));
     holds_home
         || level.parent().is_none()
         || ["/tmp", "/var/tmp", "/home", "/var", "/srv"].iter().any(|place| level == Path::new(place))
 }
 
-/// The targets of a `.git` file: the worktree's own git directory and the repository's. Accepts only what `git worktree
-/// add` creates: `COMMON/worktrees/NAME`, which points back at this very file. So a planted file leads nowhere.
-fn linked_git_folders(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
+/// The targets of a `.git` file: (the worktree's git directory, the repository's). Accepts only what `git worktree add`
+/// creates: a directory `COMMON/worktrees/NAME` that points back at this file. So a file that an agent wrote gives
+/// nothing.
+fn linked_git_directories(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
     let line = |path: &Path| -> Option<PathBuf> {
         let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() < 8192)?;
         Some(PathBuf::from(OsString::from_vec(bytes.trim_ascii().to_vec())))

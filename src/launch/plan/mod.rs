@@ -1,7 +1,8 @@
-//! Turns a policy and a request into a [`LaunchPlan`]: everything a run will be, before any of it exists.
+//! Turns a request and its policy into a [`LaunchPlan`]: a complete description of a run before any of it exists.
 //!
-//! [`plan`] inspects the machine (which paths exist, where a program is) but must create and change nothing. So a plan
-//! can be shown (`guard run --dry-run`) and compared. The code that carries a plan out adds no decisions of its own.
+//! [`plan`] inspects the machine (which paths exist, where a program is) but must create and change nothing. So guard
+//! can show a plan (`guard run --dry-run`), and tests can compare plans. The code that carries a plan out decides
+//! nothing.
 pub(crate) mod ancestor_configs;
 pub(crate) mod api_keys;
 pub(crate) mod git_paths;
@@ -30,10 +31,10 @@ use super::run::nested_repositories::SearchedDirectory;
 use crate::policy::{Budget, Config, Namespaces, Pattern, Policy};
 use crate::sandbox::{Grant, Layer, MountPlan, Rights};
 use crate::supervisor::shim::protocol::{CONTROL_NAME, SOCKET_VARIABLE};
-use ancestor_configs::settings_above;
-use git_paths::{Checkout, git_places};
+use ancestor_configs::find_ancestor_configs;
+use git_paths::{Checkout, readable_git_paths};
 use shims::{Shims, why_no_shims};
-use workdir::working_folder;
+use workdir::working_directory;
 
 /// A request to run a command in the sandbox.
 #[derive(Debug, Clone)]
@@ -42,27 +43,27 @@ pub struct RunRequest {
     pub command: Vec<OsString>,
     /// The working directory; absolute.
     pub folder: PathBuf,
-    /// The policy, merged and checked.
+    /// The policy, merged with those that it extends, and validated.
     pub policy: Policy,
-    /// The caller's environment, of which the policy passes a part.
+    /// The caller's environment. The agent gets the variables that the policy passes.
     pub environment: Vec<(OsString, OsString)>,
     /// The caller's home directory.
     pub home: Option<PathBuf>,
-    /// The directory with the records of all runs.
+    /// The directory that contains the run directories of all runs.
     pub runs: PathBuf,
-    /// The directory for short-lived files of runs.
+    /// The directory in which guard creates the temporary directories of runs.
     pub scratch: PathBuf,
     /// The effective user id.
     pub uid: u32,
-    /// What the caller adds to the policy.
+    /// The caller's changes to the policy for this run.
     pub options: Options,
     /// The worktree and git directory created for the run, if it works in a repository.
     pub checkout: Option<Checkout>,
-    /// The user's configuration.
+    /// The user's `config.toml`.
     pub config: Config,
     /// The directory of the user's configuration and policies.
     pub config_dir: Option<PathBuf>,
-    /// Names of variables that held keys and were removed from `environment`.
+    /// The names of the variables with API keys, which guard has removed from `environment`.
     pub key_variables: Vec<String>,
 }
 
@@ -70,41 +71,41 @@ impl RunRequest {
     /// The run's limits: the policy's, as changed by the caller's options.
     pub(crate) fn limits(&self) -> Limits {
         let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
-        // A user at the terminal ends a run that takes too long. 0 means no limit.
-        let time = |asked: Option<u64>, key: &str| {
+        // With a user at the terminal, the policy's time limits do not apply. 0 means no limit.
+        let time = |requested: Option<u64>, key: &str| {
             let of_policy = if self.options.is_attended { None } else { get(key) };
-            asked.or(of_policy).filter(|&seconds| seconds > 0)
+            requested.or(of_policy).filter(|&seconds| seconds > 0)
         };
         Limits {
             idle_seconds: time(self.options.idle_seconds, "idle_seconds"),
             total_seconds: time(self.options.total_seconds, "total_seconds"),
             processes: get("processes"),
             open_files: get("open_files"),
-            memory_mib: get("memory_mib").map(|mib| mib.min(most_memory_mib())),
+            memory_mib: get("memory_mib").map(|mib| mib.min(max_memory_mib())),
             file_mib: get("file_mib"),
             output_mib: get("output_mib"),
         }
     }
 
     /// The private directories of the run with this id.
-    pub(crate) fn own_places(&self, run_id: &str) -> RunPaths {
+    pub(crate) fn run_paths(&self, run_id: &str) -> RunPaths {
         let run_folder = self.runs.join(run_id);
         let home = run_folder.join("home");
-        let tmp = self.scratch.join(format!("guard-{}", short(run_id))).join("tmp");
+        let tmp = self.scratch.join(format!("guard-{}", short_id(run_id))).join("tmp");
         RunPaths { run_folder, home, tmp }
     }
 
-    /// Whether the run should have namespaces: the caller's option, or else the policy's setting.
+    /// Whether to use namespaces: the caller's option, or else the policy's setting.
     pub(crate) fn wanted_namespaces(&self) -> Namespaces {
         self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
     }
 }
 
 /// The upper bound on a run's memory: three quarters of the machine's, so that the machine stays usable.
-fn most_memory_mib() -> u64 {
+fn max_memory_mib() -> u64 {
     use nix::unistd::{SysconfVar, sysconf};
-    let ask = |what| sysconf(what).ok().flatten().and_then(|value| u64::try_from(value).ok());
-    match (ask(SysconfVar::_PHYS_PAGES), ask(SysconfVar::PAGE_SIZE)) {
+    let get = |variable| sysconf(variable).ok().flatten().and_then(|value| u64::try_from(value).ok());
+    match (get(SysconfVar::_PHYS_PAGES), get(SysconfVar::PAGE_SIZE)) {
         (Some(pages), Some(size)) => (pages.saturating_mul(size) >> 20) / 4 * 3,
         _ => u64::MAX,
     }
@@ -117,18 +118,18 @@ pub(crate) struct RunPaths {
     pub(crate) run_folder: PathBuf,
     /// The private home directory.
     pub(crate) home: PathBuf,
-    /// The private directory for temporary files. Its parent holds nothing else and is closed to other users.
+    /// The private directory for temporary files. Its parent belongs to the run alone, and other users cannot enter it.
     pub(crate) tmp: PathBuf,
 }
 
 impl RunPaths {
     /// The directory mounted at `/var/tmp`, if the run has a mount namespace.
-    pub(crate) fn other_tmp(&self) -> PathBuf {
+    pub(crate) fn var_tmp(&self) -> PathBuf {
         self.tmp.with_file_name("var")
     }
 }
 
-/// What a caller adds to, or takes from, the policy for one run.
+/// A caller's changes to the policy for one run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Overrides the policy's setting for namespaces.
@@ -139,7 +140,7 @@ pub struct Options {
     pub write: Vec<PathBuf>,
     /// Environment variables to set.
     pub set: Vec<(OsString, OsString)>,
-    /// Do not look for toolchains in the home directory.
+    /// Do not look for toolchains in the user's home directory.
     pub no_toolchains: bool,
     /// Do not install the shims.
     pub no_shims: bool,
@@ -151,30 +152,30 @@ pub struct Options {
     pub is_attended: bool,
     /// More hosts the run may reach.
     pub hosts: Vec<String>,
-    /// More loopback ports the run's own servers may listen on.
+    /// More loopback ports on which the run's servers may listen.
     pub listen: Vec<u16>,
     /// More network presets.
     pub presets: Vec<String>,
-    /// The initial content of the home directory, and the part of it that is kept.
+    /// The initial content of the private home, and what guard saves of it for the next run.
     pub home_state: HomeState,
-    /// Files to write into the home directory, replacing existing ones: (path relative to the home, content). In the
+    /// Files to write into the private home, replacing existing ones: (path relative to the home, content). In the
     /// content, `{NAME-port}` stands for the port of the gateway NAME and `{directory}` for the working tree, escaped
     /// as inside a double-quoted string.
     pub home_files: Vec<(PathBuf, String)>,
-    /// A tighter budget.
+    /// A budget for model requests. Between it and the policy's, the smaller one counts.
     pub budget: Budget,
-    /// Run although git repositories in writable directories cannot be protected, and report their changes.
+    /// Start the run even if guard cannot protect the git repositories that it may write, and report their changes.
     pub allow_unprotected_repositories: bool,
-    /// Do not verify programs after they have started, whatever the policy says. For measuring the cost of that.
+    /// Do not verify programs after they have started, whatever the policy says. For benchmarks.
     pub no_verify: bool,
 }
 
 /// The limits of a run. `None` means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// Seconds without output or a new program.
+    /// Seconds without output, a new program or CPU use.
     pub idle_seconds: Option<u64>,
-    /// Seconds in all.
+    /// Seconds from start to end.
     pub total_seconds: Option<u64>,
     /// Processes of the run at the same time.
     pub processes: Option<u64>,
@@ -182,13 +183,13 @@ pub struct Limits {
     pub open_files: Option<u64>,
     /// MiB of memory for the whole run.
     pub memory_mib: Option<u64>,
-    /// MiB of one file.
+    /// MiB of one file that the run writes.
     pub file_mib: Option<u64>,
     /// MiB of output kept in the transcript.
     pub output_mib: Option<u64>,
 }
 
-/// Everything a run will be, as data.
+/// A complete description of a run: everything that guard will create, grant and start.
 #[derive(Debug, Clone, Serialize)]
 pub struct LaunchPlan {
     /// The run's id.
@@ -198,7 +199,7 @@ pub struct LaunchPlan {
     /// The file to execute.
     pub program: PathBuf,
     /// The program's arguments, starting with its name.
-    #[serde(serialize_with = "texts")]
+    #[serde(serialize_with = "serialize_strings")]
     pub argv: Vec<OsString>,
     /// The working directory.
     pub folder: PathBuf,
@@ -211,62 +212,65 @@ pub struct LaunchPlan {
     /// The private directory for temporary files, by its path outside the run's mounts.
     pub tmp: PathBuf,
     /// The agent's complete environment.
-    #[serde(serialize_with = "pairs")]
+    #[serde(serialize_with = "serialize_pairs")]
     pub environment: Vec<(OsString, OsString)>,
-    /// Names (with `*`) of variables whose values are never recorded.
+    /// Patterns (with `*`) for the names of variables whose values guard redacts in records.
     pub redact: Vec<String>,
-    /// Every path with its rights.
+    /// Every path that the run may use, with its rights.
     pub grants: Vec<Grant>,
-    /// Configuration files above the working directory. The run may read them unless its mounts cover them.
+    /// Configuration files above the working directory. The run may read them, unless its mounts hide them.
     pub settings_above: Vec<Grant>,
     /// The run's access to the network.
     pub network: NetworkPlan,
     /// The run's limits.
     pub limits: Limits,
-    /// Whether the run should have namespaces.
+    /// Whether to use namespaces.
     pub namespaces: Namespaces,
-    /// The mounts of the run, if it gets namespaces.
+    /// The mounts of the run, if it has namespaces.
     pub view: MountPlan,
     /// Caches that a run without namespaces gets as directories of symbolic links.
     pub linked_caches: Vec<LinkedCache>,
-    /// The initial content of the home directory, and the part of it that is kept.
+    /// The initial content of the private home, and what guard saves of it for the next run.
     pub home_state: HomeState,
     /// Files written into the private home: (path, content).
     pub home_files: Vec<(PathBuf, String)>,
     /// Files copied into the private home: (from, to).
     pub imports: Vec<(PathBuf, PathBuf)>,
-    /// The shims that stand in for git and the shells.
+    /// The shims that replace git and the shells on the agent's PATH.
     pub shims: Option<Shims>,
-    /// The socket on which the shims ask the supervisor.
+    /// The socket on which the shims reach the supervisor.
     pub control: PathBuf,
     /// The supervisor verifies programs after they have started.
     pub verify_exec: bool,
-    /// Why this run is not safe without namespaces, if so: only a mount namespace can protect the repositories named
-    /// here.
+    /// Why this run is not safe without namespaces, if so. Names the git repositories that only a mount namespace can
+    /// protect.
     pub needs_view: Option<String>,
     /// Writable directories with the git repositories in them.
     #[serde(skip)]
     pub(crate) searched: Vec<SearchedDirectory>,
     /// Git repositories that are read-only if the run has a mount namespace.
     pub protected_repositories: Vec<PathBuf>,
-    /// Notes for the user: what was found or left out.
+    /// Notes for the user: what guard found, left out or could not do.
     pub notes: Vec<String>,
 }
 
-fn texts<S: serde::Serializer>(items: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_strings<S: serde::Serializer>(items: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(items.iter().map(|item| item.to_string_lossy()))
 }
 
-fn pairs<S: serde::Serializer>(items: &[(OsString, OsString)], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_pairs<S: serde::Serializer>(
+    items: &[(OsString, OsString)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer
         .collect_map(items.iter().map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy())))
 }
 
-/// Why a request cannot be planned.
+/// Why guard cannot plan a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// No such program.
+    /// The command names no program that exists.
     #[error("command not found: {0}")]
     CommandNotFound(String),
     /// The program exists but cannot be executed.
@@ -277,15 +281,15 @@ pub enum LaunchError {
         /// Why it cannot be executed.
         problem: String,
     },
-    /// The working directory cannot be used.
-    #[error("cannot work in {}: {problem}", folder.display())]
-    Folder {
+    /// The run may not use a directory as working directory, or may not write it.
+    #[error("cannot run in {}: {problem}", directory.display())]
+    Directory {
         /// The directory.
-        folder: PathBuf,
-        /// Why it cannot be used.
+        directory: PathBuf,
+        /// Why the run may not use it.
         problem: String,
     },
-    /// An option, or a path of the policy, cannot be used.
+    /// An option, a variable or a path of the policy is not usable. Holds the complete message.
     #[error("{0}")]
     Input(String),
 }
@@ -307,19 +311,19 @@ fn home_files(
 /// Plans a run of this request.
 pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
     let _span = tracing::info_span!("plan", run = %run_id, policy = %request.policy.name).entered();
-    let folder = working_folder(request)?;
+    let folder = working_directory(request)?;
     let policy = &request.policy;
-    let own = request.own_places(&run_id);
-    let other_tmp = own.other_tmp();
-    let RunPaths { run_folder, home, tmp } = own;
+    let paths = request.run_paths(&run_id);
+    let var_tmp = paths.var_tmp();
+    let RunPaths { run_folder, home, tmp } = paths;
     let mut notes = Vec::new();
-    let toolchains = found_toolchains(request);
+    let toolchains = find_toolchains(request);
     notes.extend(toolchains.iter().flat_map(|toolchain| toolchain.notes.iter().cloned()));
     let shims = shims(request, &mut notes);
     let shim_folder = shims.as_ref().map(|shims| shims.directory.as_path());
-    if let Some(path) = request.options.home_state.bad_path() {
+    if let Some(path) = request.options.home_state.invalid_path() {
         return Err(LaunchError::Input(format!(
-            "--home-keep {}: not a plain path inside the home",
+            "--home-keep {}: expected a relative path inside the home, without `..`",
             path.display()
         )));
     }
@@ -328,16 +332,16 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
     let program = find_program(&request.command, &folder, &environment, shim_folder)?;
     let namespaces = request.wanted_namespaces();
     let worktree = request.checkout.as_ref().map_or(folder.as_path(), |checkout| &checkout.worktree);
-    let places = Placeholders {
+    let placeholders = Placeholders {
         worktree,
         home: &home,
         tmp: &tmp,
-        other_tmp: &other_tmp,
+        var_tmp: &var_tmp,
         toolchains: &toolchains,
         system: OnceCell::new(),
     };
-    let mut grants = policy_grants(request, &places, &mut notes)?;
-    notes.extend(places.system.get().iter().flat_map(|(_, notes)| notes.iter().cloned()));
+    let mut grants = policy_grants(request, &placeholders, &mut notes)?;
+    notes.extend(placeholders.system.get().iter().flat_map(|(_, notes)| notes.iter().cloned()));
     grants.extend(program_grants(request, &program, &environment, &grants));
     grants.extend(shims.iter().map(|shims| Grant {
         path: shims.directory.clone(),
@@ -350,28 +354,28 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
             grants.extend(checkout.grants());
             Vec::new()
         }
-        None => git_places(request, &folder),
+        None => readable_git_paths(request, &folder),
     };
     grants.extend(git.iter().map(|path| Grant {
         path: path.clone(),
         rights: Rights::Read,
         why: "the repository's git directory".to_string(),
     }));
-    let grants = without_repeats(grants);
+    let grants = without_duplicates(grants);
     guard_directories::check(request, &grants, &[&run_folder, worktree])?;
-    let mut private = vec![home.as_path(), &tmp, &other_tmp];
+    let mut private = vec![home.as_path(), &tmp, &var_tmp];
     private.extend(request.checkout.iter().flat_map(|own| [own.worktree.as_path(), &own.git_folder]));
     let searched = nested_repositories::search(&grants, &folder, &private);
-    let may_be_unprotected = request.options.allow_unprotected_repositories;
-    if !may_be_unprotected {
+    let allow_unprotected = request.options.allow_unprotected_repositories;
+    if !allow_unprotected {
         nested_repositories::check(&searched)?;
     }
-    let above = settings_above(worktree, &grants);
+    let above = find_ancestor_configs(worktree, &grants);
     let (mut layers, linked_caches) = caches(&toolchains, &run_folder, &home, network.reaches_hosts());
     layers.extend(cache_links::dependencies(request.checkout.as_ref(), &run_folder));
     let view = match namespaces {
         Namespaces::Off => MountPlan::default(),
-        _ => view(request, &grants, &places, &searched, layers, &mut notes),
+        _ => mount_plan(request, &grants, &placeholders, &searched, layers, &mut notes),
     };
     let mut plan = LaunchPlan {
         policy: policy.name.clone(),
@@ -389,7 +393,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         imports: imports(request, &home),
         shims,
         verify_exec: policy.sandbox.verify_exec && !request.options.no_verify,
-        needs_view: nested_repositories::needs_mounts(&searched).filter(|_| !may_be_unprotected),
+        needs_view: nested_repositories::needs_mounts(&searched).filter(|_| !allow_unprotected),
         protected_repositories: searched
             .iter()
             .flat_map(|one| one.protected().map(Path::to_path_buf))
@@ -410,7 +414,7 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
         if !plan.view_covers(&path) {
             let path = path.display();
             plan.notes.push(format!(
-                "{path} {why}: build tools that look for it will stop; `--read {path}` lets them read it"
+                "the run cannot read {path}, which {why}: build tools that look for it may fail; `--read {path}` grants it"
             ));
         }
     }
@@ -418,12 +422,12 @@ pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchEr
 }
 
 impl LaunchPlan {
-    /// Adapts the plan once it is known whether the run has namespaces.
-    pub fn settle(mut self, has_view: bool) -> Self {
+    /// Adapts the grants and the environment once guard knows whether the run has namespaces.
+    pub fn adapt_to_namespaces(mut self, has_mount_namespace: bool) -> Self {
         let mut above = std::mem::take(&mut self.settings_above);
-        above.retain(|grant| !(has_view && self.view_covers(&grant.path)));
+        above.retain(|grant| !(has_mount_namespace && self.view_covers(&grant.path)));
         self.grants.extend(above);
-        if !has_view {
+        if !has_mount_namespace {
             return self;
         }
         for (name, value) in &mut self.environment {
@@ -434,7 +438,7 @@ impl LaunchPlan {
         let of_tmp = self.grants.iter().filter(|grant| grant.path == self.tmp).map(|grant| grant.rights);
         let rights = of_tmp.max_by_key(|rights| rights.is_write());
         self.grants.retain(|grant| !grant.path.starts_with(&self.tmp));
-        // A policy that grants no temporary files grants none here either.
+        // If the policy does not grant `{tmp}`, the run gets no `/tmp` either.
         if let Some(rights) = rights {
             let grant = |path: &PathBuf| {
                 let why = "private temporary files".to_string();
@@ -443,15 +447,15 @@ impl LaunchPlan {
             self.grants.extend(self.view.own().map(grant));
         }
         for path in ["/dev/ptmx", "/dev/pts"] {
-            let why = "terminals of the run's own".to_string();
+            let why = "terminals of the run".to_string();
             self.grants.push(Grant { path: path.into(), rights: Rights::Device, why });
         }
         self
     }
 
-    /// The parent of the directory for temporary files. Other users cannot enter it, whatever modes the run sets
+    /// The parent of the directory for temporary files. Other users cannot enter it, whatever file modes the run sets
     /// inside.
-    pub(crate) fn around_tmp(&self) -> &Path {
+    pub(crate) fn tmp_parent(&self) -> &Path {
         self.tmp.parent().unwrap_or(&self.tmp)
     }
 
@@ -461,12 +465,12 @@ impl LaunchPlan {
     }
 }
 
-/// The last 12 characters of an id, which differ between runs of the same moment.
-fn short(run_id: &str) -> &str {
+/// The last 12 characters of an id. They differ even between runs that start at the same time.
+fn short_id(run_id: &str) -> &str {
     run_id.get(run_id.len().saturating_sub(12)..).unwrap_or(run_id)
 }
 
-fn found_toolchains(request: &RunRequest) -> Vec<Toolchain> {
+fn find_toolchains(request: &RunRequest) -> Vec<Toolchain> {
     let Some(home) = request.home.as_ref().filter(|_| !request.options.no_toolchains) else {
         return Vec::new();
     };
@@ -479,7 +483,7 @@ struct Placeholders<'p> {
     worktree: &'p Path,
     home: &'p Path,
     tmp: &'p Path,
-    other_tmp: &'p Path,
+    var_tmp: &'p Path,
     toolchains: &'p [Toolchain],
     /// The grants of `{system}` and the notes about them. Computed on first use, because the search takes time.
     system: OnceCell<(Vec<Grant>, Vec<String>)>,
@@ -494,7 +498,7 @@ impl Placeholders<'_> {
         })
     }
 
-    /// The grants of one entry of a policy.
+    /// The grants for one path of a policy, which may begin with a placeholder.
     fn expand(&self, entry: &str, rights: Rights, as_root: bool) -> Vec<Grant> {
         let (name, rest) = match entry.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
             Some((name, rest)) => (name, rest.trim_start_matches('/')),
@@ -510,7 +514,7 @@ impl Placeholders<'_> {
             "tmp" => one(self.tmp, "private temporary files"),
             "system" => self.system(as_root).0.clone(),
             "toolchains" => self.toolchains.iter().flat_map(toolchain_grants).collect(),
-            // A role's document: only a task's workflow names one.
+            // The placeholder for the document of a role, which is only set in a task's workflow.
             _ => Vec::new(),
         }
     }
@@ -529,30 +533,32 @@ fn toolchain_grants(toolchain: &Toolchain) -> Vec<Grant> {
 
 fn policy_grants(
     request: &RunRequest,
-    places: &Placeholders<'_>,
+    placeholders: &Placeholders<'_>,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Grant>, LaunchError> {
     let files = &request.policy.filesystem;
     let as_root = request.uid == 0;
     let mut grants: Vec<Grant> = Vec::new();
-    // The run's own directories do not exist yet, and `{system}` lists only existing paths. A note reports every other
-    // path that does not exist and is left out.
-    let mut is_there = |grant: &Grant| {
-        let is_planned = request.checkout.is_some() && grant.path.starts_with(places.worktree);
-        let own = is_planned || grant.path.starts_with(places.home) || grant.path.starts_with(places.tmp);
-        let there = own || grant.path.exists();
-        if !there {
-            notes.push(format!("{} is granted but does not exist", grant.path.display()));
+    // The run's private directories need not exist yet. Other paths that do not exist are left out, with a note.
+    let mut exists = |grant: &Grant| {
+        let is_planned = request.checkout.is_some() && grant.path.starts_with(placeholders.worktree);
+        let is_private = is_planned
+            || grant.path.starts_with(placeholders.home)
+            || grant.path.starts_with(placeholders.tmp);
+        let exists = is_private || grant.path.exists();
+        if !exists {
+            let path = grant.path.display();
+            notes.push(format!("the policy grants {path}, which does not exist: the run does not get it"));
         }
-        there
+        exists
     };
     for (entries, rights) in [(&files.read, Rights::ReadExecute), (&files.write, Rights::WriteExecute)] {
         for entry in entries {
-            let named = places.expand(entry, rights, as_root);
+            let named = placeholders.expand(entry, rights, as_root);
             if entry == "{system}" {
                 grants.extend(named);
             } else {
-                grants.extend(named.into_iter().filter(&mut is_there));
+                grants.extend(named.into_iter().filter(&mut exists));
             }
         }
     }
@@ -566,13 +572,13 @@ fn policy_grants(
         }
     }
     if let Some(execute) = &files.execute {
-        let places: Vec<PathBuf> = execute
+        let directories: Vec<PathBuf> = execute
             .iter()
-            .flat_map(|entry| places.expand(entry, Rights::ReadExecute, as_root))
+            .flat_map(|entry| placeholders.expand(entry, Rights::ReadExecute, as_root))
             .map(|grant| grant.path)
             .collect();
         for grant in &mut grants {
-            if !places.iter().any(|place| grant.path.starts_with(place)) {
+            if !directories.iter().any(|directory| grant.path.starts_with(directory)) {
                 grant.rights = match grant.rights {
                     Rights::ReadExecute => Rights::Read,
                     Rights::WriteExecute => Rights::Write,
@@ -580,8 +586,8 @@ fn policy_grants(
                 };
             }
         }
-        // A directory of programs may lie inside one that is only readable, so it needs a grant of its own.
-        grants.extend(places.into_iter().filter(|path| path.exists()).map(|path| Grant {
+        // A directory of programs may be inside a directory without the right to execute, so it needs a separate grant.
+        grants.extend(directories.into_iter().filter(|path| path.exists()).map(|path| Grant {
             path,
             rights: Rights::ReadExecute,
             why: "policy: programs".to_string(),
@@ -590,7 +596,7 @@ fn policy_grants(
     Ok(grants)
 }
 
-/// Grants for the files of the program's own installation.
+/// The grants for the files of the program's installation: the program, its interpreter and its libraries.
 fn program_grants(
     request: &RunRequest,
     program: &Path,
@@ -606,7 +612,7 @@ fn program_grants(
     installation(program, &home, &path, &writable).into_iter().map(grant).collect()
 }
 
-fn without_repeats(grants: Vec<Grant>) -> Vec<Grant> {
+fn without_duplicates(grants: Vec<Grant>) -> Vec<Grant> {
     let mut seen: std::collections::HashSet<(PathBuf, Rights)> = std::collections::HashSet::new();
     grants.into_iter().filter(|grant| seen.insert((grant.path.clone(), grant.rights))).collect()
 }
@@ -617,7 +623,7 @@ fn shims(request: &RunRequest, notes: &mut Vec<String>) -> Option<Shims> {
         return None;
     }
     if let Some(problem) = why_no_shims(&request.runs) {
-        notes.push(format!("no shims for git and the shells: {problem}"));
+        notes.push(format!("there are no shims for git and the shells: {problem}"));
         return None;
     }
     let path = value(&request.environment, "PATH").unwrap_or_default();
@@ -629,7 +635,7 @@ fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {
 }
 
 /// The agent's environment: what the policy passes and sets, what toolchains need, and the variables that point
-/// programs at the run's own directories.
+/// programs at the private directories, the proxy and the gateways.
 fn environment(
     request: &RunRequest,
     shims: Option<&Path>,
@@ -656,7 +662,7 @@ fn environment(
         }
     }
     if request.uid == 0 {
-        // Root inside the sandbox may not change the owner of files, and tar run by root tries to.
+        // Root inside the sandbox may not change the owner of files, but tar tries to if root runs it.
         set(OsStr::new("TAR_OPTIONS"), "--no-same-owner".into());
     }
     if request.checkout.is_none() {
@@ -679,16 +685,16 @@ fn environment(
     set(OsStr::new(SOCKET_VARIABLE), CONTROL_NAME.into());
     let path = variables.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
     let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let mut folders: Vec<PathBuf> = shims.iter().map(|folder| folder.to_path_buf()).collect();
+    let mut directories: Vec<PathBuf> = shims.iter().map(|directory| directory.to_path_buf()).collect();
     // With a relative entry, a command's meaning would depend on the working directory.
-    let entries = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+    let entries = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
     // A link to a version (`~/.nvm/current`) does not exist in a hidden home, but its target does.
-    let in_home = |folder: &PathBuf| request.home.as_ref().is_some_and(|home| folder.starts_with(home));
-    folders.extend(entries.map(|folder| match folder.canonicalize() {
-        Ok(real) if in_home(&folder) => real,
-        _ => folder,
+    let in_home = |directory: &PathBuf| request.home.as_ref().is_some_and(|home| directory.starts_with(home));
+    directories.extend(entries.map(|directory| match directory.canonicalize() {
+        Ok(real) if in_home(&directory) => real,
+        _ => directory,
     }));
-    if let Ok(path) = std::env::join_paths(&folders) {
+    if let Ok(path) = std::env::join_paths(&directories) {
         variables.retain(|(known, _)| known != "PATH");
         variables.push(("PATH".into(), path));
     }
@@ -700,22 +706,22 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// The file that the command's first word names.
+/// The program file that the command's first argument names.
 fn find_program(
     command: &[OsString],
-    folder: &Path,
+    directory: &Path,
     environment: &[(OsString, OsString)],
     shims: Option<&Path>,
 ) -> Result<PathBuf, LaunchError> {
     let Some(name) = command.first().filter(|name| !name.is_empty()) else {
         return Err(LaunchError::Input("no command given".to_string()));
     };
-    if command.iter().any(|word| word.as_bytes().contains(&0)) {
-        return Err(LaunchError::Input("a word of the command contains a NUL byte".to_string()));
+    if command.iter().any(|argument| argument.as_bytes().contains(&0)) {
+        return Err(LaunchError::Input("an argument of the command contains a NUL byte".to_string()));
     }
     let shown = || name.to_string_lossy().into_owned();
     if name.as_bytes().contains(&b'/') {
-        let path = folder.join(name);
+        let path = directory.join(name);
         return match path.metadata() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Err(LaunchError::CommandNotFound(shown()))
@@ -730,33 +736,34 @@ fn find_program(
         };
     }
     let path = value(environment, "PATH").unwrap_or_default();
-    // The command itself needs no shim: the supervisor judges its start like every other.
+    // Skip the shims: the supervisor judges the start of the command itself like every other exec.
     std::env::split_paths(&path)
-        .filter(|folder| Some(folder.as_path()) != shims)
-        .map(|folder| folder.join(name))
+        .filter(|directory| Some(directory.as_path()) != shims)
+        .map(|directory| directory.join(name))
         .find(|file| is_program(file))
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))
 }
 
-fn view(
+/// The mounts of a run with namespaces: what it sees, what it may write, and what is hidden.
+fn mount_plan(
     request: &RunRequest,
     grants: &[Grant],
-    places: &Placeholders<'_>,
+    placeholders: &Placeholders<'_>,
     searched: &[SearchedDirectory],
     layers: Vec<Layer>,
     notes: &mut Vec<String>,
 ) -> MountPlan {
-    let hidden = hidden_folders(request, notes);
-    let private = [(places.tmp, "/tmp"), (places.other_tmp, "/var/tmp")];
+    let hidden = hidden_directories(request, notes);
+    let private = [(placeholders.tmp, "/tmp"), (placeholders.var_tmp, "/var/tmp")];
     let private = private.into_iter().map(|(from, at)| (from.to_path_buf(), PathBuf::from(at)));
     let private = private.filter(|(_, at)| at.is_dir()).collect();
-    // Resolved, because a mount is not put on a symbolic link.
+    // Resolved, because guard does not mount over a symbolic link.
     let memory = std::fs::canonicalize("/dev/shm").into_iter().filter(|at| at.is_dir()).collect();
     let mut view = MountPlan { private, memory, layers, ..MountPlan::default() };
     // A private directory already hides everything below it.
-    let is_own = |path: &Path| view.own().any(|folder| path.starts_with(folder));
-    let hidden: Vec<PathBuf> = hidden.into_iter().filter(|folder| !is_own(folder)).collect();
-    let is_covered = |path: &Path| is_own(path) || hidden.iter().any(|folder| path.starts_with(folder));
+    let is_own = |path: &Path| view.own().any(|directory| path.starts_with(directory));
+    let hidden: Vec<PathBuf> = hidden.into_iter().filter(|directory| !is_own(directory)).collect();
+    let is_covered = |path: &Path| is_own(path) || hidden.iter().any(|directory| path.starts_with(directory));
     let mut writable: Vec<PathBuf> = Vec::new();
     let mut repositories: Vec<PathBuf> =
         searched.iter().flat_map(|one| one.protected().map(Path::to_path_buf)).collect();
@@ -764,8 +771,8 @@ fn view(
     let mut visible: Vec<PathBuf> = repositories.clone();
     for grant in grants {
         let path = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
-        if path.starts_with(places.tmp) {
-            // It is mounted at `/tmp` and `/var/tmp` instead.
+        if path.starts_with(placeholders.tmp) {
+            // The run sees it as `/tmp` or `/var/tmp` instead.
             continue;
         }
         if grant.rights.is_write() {
@@ -778,7 +785,7 @@ fn view(
     writable.dedup();
     visible.sort();
     visible.dedup();
-    // A mount of a writable tree includes what lies in it.
+    // The mount of a writable directory includes everything in it.
     let roots = writable.clone();
     visible.retain(|path| {
         repositories.binary_search(path).is_ok() || !roots.iter().any(|root| path.starts_with(root))
@@ -788,18 +795,19 @@ fn view(
     MountPlan { writable, visible, hidden, ..view }
 }
 
-/// The directories to hide: the user's home and the records of runs, unless they contain the system's own directories.
-fn hidden_folders(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
+/// The directories to hide: the user's home and the run directories, unless they contain directories of the system.
+fn hidden_directories(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut hidden: Vec<PathBuf> = Vec::new();
-    for folder in request.home.iter().chain([&request.runs]) {
-        let Ok(folder) = std::fs::canonicalize(folder) else { continue };
-        let holds_system = ["/usr", "/etc", "/dev", "/proc", "/lib", "/bin", "/tmp"];
-        if holds_system.iter().any(|part| Path::new(part).starts_with(&folder)) {
-            notes.push(format!("{} is not hidden: it contains the system", folder.display()));
+    for directory in request.home.iter().chain([&request.runs]) {
+        let Ok(directory) = std::fs::canonicalize(directory) else { continue };
+        let system = ["/usr", "/etc", "/dev", "/proc", "/lib", "/bin", "/tmp"];
+        if system.iter().any(|part| Path::new(part).starts_with(&directory)) {
+            let path = directory.display();
+            notes.push(format!("guard does not hide {path} from the run: it contains system directories"));
             continue;
         }
-        if !hidden.iter().any(|known| folder.starts_with(known)) {
-            hidden.push(folder);
+        if !hidden.iter().any(|known| directory.starts_with(known)) {
+            hidden.push(directory);
         }
     }
     hidden

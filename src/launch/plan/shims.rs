@@ -1,9 +1,10 @@
-//! The shims that the agent finds on its PATH as `git`, `sh`, `bash` and so on. They tell it why a command was denied.
+//! The shims that the agent finds on its PATH as `git`, `sh`, `bash` and so on. A shim tells the agent why the
+//! supervisor denied a command.
 //!
-//! The shim program (`shims/main.rs`) is embedded in guard's binary, and the first run that needs it writes it to the
-//! state directory. So a single copy of guard is complete. It is a separate program because the agent starts it with
-//! every command: guard itself under that name would take twice as long (1.26 ms instead of 0.59 ms, where `git
-//! --version` takes 1.2 ms; medians of 500), because the loader has to relocate all of it.
+//! guard's binary contains the shim program (`shims/main.rs`), so that guard is a single file. The first run that needs
+//! it writes it to the state directory. It is a separate program because the agent starts it with every command, and
+//! guard itself would take twice as long to start (1.26 ms instead of 0.59 ms, where `git --version` takes 1.2 ms;
+//! medians of 500): the loader has to relocate all of it.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, OpenOptions};
@@ -17,10 +18,10 @@ use serde::Serialize;
 /// The shim program, compiled by `build.rs`.
 pub const SHIM_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guard-shim"));
 
-/// Tells this shim from those of other versions of guard.
+/// The hash of the shim program, which tells it from the shims of other versions of guard.
 const VERSION: &str = env!("GUARD_SHIM_HASH");
 
-/// The programs that a shim stands in for.
+/// The programs that shims replace.
 const NAMES: [&str; 5] = ["git", "sh", "bash", "dash", "zsh"];
 
 const FILE_NAME: &str = "guard-shim";
@@ -30,17 +31,17 @@ const FILE_NAME: &str = "guard-shim";
 pub struct Shims {
     /// The directory. All runs of this version with the same names share it, so it is created once.
     pub directory: PathBuf,
-    /// The names of the programs it stands in for.
+    /// The names of the programs that it replaces.
     pub names: Vec<String>,
 }
 
 impl Shims {
-    /// Plans shims for the programs on this PATH. A shim for a shell that is not installed would only confuse.
+    /// Plans shims for the programs that exist on this PATH.
     pub(crate) fn plan(runs: &Path, path: &OsStr) -> Self {
-        let is_there =
+        let is_installed =
             |name: &str| std::env::split_paths(path).any(|directory| directory.join(name).is_file());
         let names: Vec<String> =
-            NAMES.into_iter().filter(|name| is_there(name)).map(str::to_string).collect();
+            NAMES.into_iter().filter(|name| is_installed(name)).map(str::to_string).collect();
         let directory = shims_directory(runs).join(format!("{VERSION}-{}", names.join("-")));
         Self { directory, names }
     }
@@ -50,8 +51,8 @@ impl Shims {
         self.directory.join(FILE_NAME)
     }
 
-    /// Creates what is missing. If the disk is full, the directory stays empty and commands are found further down the
-    /// PATH. That is no reason to refuse a run.
+    /// Creates the shims that do not exist yet. If that fails, for example because the disk is full, the directory
+    /// stays empty. The run can still start, because the agent finds the real programs further down its PATH.
     pub(crate) fn make(&self) -> io::Result<()> {
         DirBuilder::new().mode(0o700).recursive(true).create(&self.directory)?;
         if self.fill().is_err() {
@@ -62,15 +63,15 @@ impl Shims {
         Ok(())
     }
 
-    /// Whether the shims could be created.
-    pub(crate) fn are_there(&self) -> bool {
+    /// Whether the shims exist, that is, whether [`Shims::make`] could create them.
+    pub(crate) fn exist(&self) -> bool {
         self.program().is_file()
     }
 
-    /// Creates the files. Other runs may do so at the same time, or use the existing ones.
+    /// Creates the files. Other runs may be creating or using them at the same time.
     fn fill(&self) -> io::Result<()> {
         let program = self.program();
-        // A crash of the machine can leave a file with wrong contents.
+        // Compares the contents, because a crash of the machine can leave a damaged file.
         if !std::fs::read(&program).is_ok_and(|found| found == SHIM_PROGRAM) {
             let new = self.directory.join(format!("new-{}", std::process::id()));
             if let Err(error) = write_program(&new).and_then(|()| std::fs::rename(&new, &program)) {
@@ -102,11 +103,11 @@ fn shims_directory(runs: &Path) -> PathBuf {
     runs.with_file_name("shims")
 }
 
-/// Why runs kept in this directory have no shims; `None` if they have.
+/// Why guard cannot use shims for runs in this directory. `None` if it can.
 pub fn why_no_shims(runs: &Path) -> Option<String> {
     let directory = shims_directory(runs);
     // The directory may not exist yet.
     let found = directory.ancestors().find_map(|part| statvfs(part).ok())?;
     let is_noexec = found.flags().contains(FsFlags::ST_NOEXEC);
-    is_noexec.then(|| format!("no program can be started from {}: it is mounted noexec", directory.display()))
+    is_noexec.then(|| format!("{} is on a file system that is mounted noexec", directory.display()))
 }

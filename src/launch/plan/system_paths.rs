@@ -1,5 +1,5 @@
-//! The value of `{system}`: the parts of the machine that every program needs to read, and the devices it may use. For
-//! root it must not include files that only root may read.
+//! The value of the placeholder `{system}`: the parts of the machine that every program needs to read. Also the devices
+//! that it may use. If guard runs as root, `{system}` must not include files that only root may read.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -22,8 +22,8 @@ const PROGRAMS: &[&str] = &[
     "/gnu/store",
 ];
 
-/// Paths from which programs read facts about the machine.
-const FACTS: &[&str] = &[
+/// Paths from which programs read properties of the machine.
+const MACHINE_INFO: &[&str] = &[
     "/proc",
     "/sys/devices/system/cpu",
     "/sys/devices/system/node",
@@ -36,12 +36,13 @@ const FACTS: &[&str] = &[
 /// Devices that hold no data.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
-/// Directories in which administrators keep files of their own, including keys and passwords. The rest of `/usr` comes
-/// from the package manager and is public.
+/// Directories in which administrators put files, including keys and passwords. The rest of `/usr` comes from the
+/// package manager and is public.
 const LOCAL: &[&str] = &["/etc", "/usr/local", "/opt"];
 
-/// The grants of `{system}`. With `as_root`, leaves out files below [`LOCAL`] that only root may read: root without
-/// capabilities still owns them. Also leaves out what could not be examined in time, and adds a note.
+/// The grants of `{system}`. With `as_root`, leaves out files below [`LOCAL`] that only root may read: the agent could
+/// read them even without capabilities, because it has root's user id. Also leaves out directories that could not be
+/// examined in time, and adds a note.
 pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     let mut grants = Vec::new();
     let mut add = |path: &Path, rights: Rights| {
@@ -66,17 +67,17 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
             (true, "/opt") => {}
             // Granted as a whole, it would include files in `/usr/local` that only root may read.
             (true, "/usr") if !is_public("/usr/local") => {
-                beside_local("/usr").iter().for_each(|path| add(path, Rights::ReadExecute));
+                entries_without_local("/usr").iter().for_each(|path| add(path, Rights::ReadExecute));
             }
             _ => add(Path::new(path), Rights::ReadExecute),
         }
     }
-    FACTS.iter().for_each(|path| add(Path::new(path), Rights::Read));
+    MACHINE_INFO.iter().for_each(|path| add(Path::new(path), Rights::Read));
     if as_root {
         grants.extend(search.found.into_iter().map(|path| Grant {
             path,
             rights: Rights::ReadExecute,
-            why: "system, readable by everybody".to_string(),
+            why: "system, readable by all users".to_string(),
         }));
     } else {
         add(Path::new("/etc"), Rights::ReadExecute);
@@ -84,14 +85,16 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     grants
 }
 
-/// Whether the grant `{system}` covers this directory of programs. Looks at its own mode, not at its parents'.
+/// Whether `{system}` grants this directory of programs. Checks only the mode of the directory itself, not of its
+/// parents.
 pub(crate) fn is_granted(directory: &Path) -> bool {
     let is_public = || directory.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
     PROGRAMS.iter().any(|programs| directory.starts_with(programs)) && is_public()
 }
 
-/// The entries of a directory that are not in [`LOCAL`]. Skips symbolic links: their targets are granted by themselves.
-fn beside_local(directory: &str) -> Vec<PathBuf> {
+/// The entries of a directory that are not in [`LOCAL`]. Skips symbolic links, because only a grant of the target
+/// counts.
+fn entries_without_local(directory: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path()).filter(|path| !path.is_symlink());
     paths.filter(|path| !LOCAL.iter().any(|local| path == Path::new(local))).collect()
@@ -103,14 +106,14 @@ pub(crate) fn devices() -> Vec<Grant> {
     present.map(|path| Grant { path, rights: Rights::Device, why: "device".to_string() }).collect()
 }
 
-/// The most files and directories examined for one run, at a few microseconds each.
-const MOST_ENTRIES: usize = 100_000;
+/// The most files and directories that guard examines for one run, at a few microseconds each.
+const MAX_ENTRIES: usize = 100_000;
 /// How long the search may take: some file systems are slow.
-const LONGEST: Duration = Duration::from_millis(500);
-/// Deeper directories are not examined.
-const DEEPEST: usize = 48;
+const TIME_LIMIT: Duration = Duration::from_millis(500);
+/// The deepest level of directories that guard examines.
+const MAX_DEPTH: usize = 48;
 
-/// A search for the largest trees in which other users may read everything.
+/// A search for directories in which all users may read everything, and for single files that all users may read.
 struct Search {
     found: Vec<PathBuf>,
     /// Directories that were not examined.
@@ -121,13 +124,14 @@ struct Search {
 
 impl Search {
     fn new() -> Self {
-        let deadline = Instant::now() + LONGEST;
-        Self { found: Vec::new(), unexamined: Vec::new(), entries_left: MOST_ENTRIES, deadline }
+        let deadline = Instant::now() + TIME_LIMIT;
+        Self { found: Vec::new(), unexamined: Vec::new(), entries_left: MAX_ENTRIES, deadline }
     }
 
-    /// Examines a directory. If other users may read everything in it, adds only the directory itself and returns true.
+    /// Examines a directory. If all users may read everything in it, adds only the directory itself and returns true.
+    /// Otherwise adds the readable parts.
     fn directory(&mut self, directory: &Path, depth: usize) -> bool {
-        if depth > DEEPEST || self.entries_left == 0 || Instant::now() >= self.deadline {
+        if depth > MAX_DEPTH || self.entries_left == 0 || Instant::now() >= self.deadline {
             self.unexamined.push(directory.to_path_buf());
             return false;
         }
@@ -135,7 +139,7 @@ impl Search {
         let before = self.found.len();
         let mut all = true;
         for entry in entries.flatten() {
-            // Access to a link's target is judged at the target.
+            // Whether the target of a link is granted depends on the target.
             if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 continue;
             }
@@ -156,7 +160,7 @@ impl Search {
             if metadata.mode() & 0o004 == 0 {
                 all = false;
             } else if metadata.is_dir() {
-                // The call adds what it finds below.
+                // The recursive call adds what it finds below.
                 all &= metadata.mode() & 0o001 != 0 && self.directory(&path, depth + 1);
             } else {
                 self.found.push(path);
@@ -177,8 +181,8 @@ impl Search {
             more => format!(" and {} more directories", more - 1),
         };
         Some(format!(
-            "{first}{others} cannot be read by this run: there are too many files to see which of them only root may \
-             read; `--read {first}` grants all of it"
+            "this run cannot read {first}{others}: there are too many files to find out which of them only root may read; \
+             `--read {first}` grants all of it"
         ))
     }
 }
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_everybody_may_read_is_found() {
+    fn finds_only_what_all_users_may_read() {
         let root = tree("public");
         let mut search = Search::new();
         assert!(!search.directory(root.path(), 0));
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_examined_is_not_granted_and_is_told() {
+    fn unexamined_directories_are_not_granted_but_noted() {
         let root = tree("bounded");
         for most in 0..12 {
             let mut search = Search { entries_left: most, ..Search::new() };

@@ -1,71 +1,75 @@
-//! Checks the working directory of a run: no links made by an agent, no shared temporary directory, none of guard's
-//! own.
+//! Checks the working directory of a run. Refuses a path with a symbolic link that an agent could have created, a home,
+//! a shared temporary directory, and guard's own directories.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{LaunchError, RunRequest};
 
-/// Refuses a directory whose path contains a symbolic link that an agent could have made. A caller that starts runs by
-/// directory name would otherwise grant another directory than the one it names, because of what an earlier run left.
-/// Links of the machine's own (`/home`, …) are followed. A user's current directory needs no check: the user is in it.
-pub fn check_links(folder: &Path) -> Result<(), LaunchError> {
-    let Ok(folder) = std::path::absolute(folder) else { return Ok(()) };
+/// Refuses a directory whose path contains a symbolic link that an agent could have created. Otherwise, if an earlier
+/// run left such a link, a caller that starts runs by directory name would grant another directory than the one it
+/// names. Links of the system (such as `/home`) are allowed. Call this only for a directory that the caller names, not
+/// for its current directory.
+pub fn check_links(directory: &Path) -> Result<(), LaunchError> {
+    let Ok(directory) = std::path::absolute(directory) else { return Ok(()) };
     let mut at = PathBuf::new();
-    for part in folder.components() {
+    for part in directory.components() {
         at.push(part);
         let Ok(found) = at.symlink_metadata() else { return Ok(()) };
-        let is_at_the_top = at.parent() == Some(Path::new("/"));
-        let is_machines = found.uid() == 0 && (is_at_the_top || !nix::unistd::geteuid().is_root());
-        if found.is_symlink() && !is_machines {
-            let to = at.canonicalize().map_or_else(|_| "nowhere".to_string(), |to| to.display().to_string());
+        let is_in_root = at.parent() == Some(Path::new("/"));
+        let is_of_system = found.uid() == 0 && (is_in_root || !nix::unistd::geteuid().is_root());
+        if found.is_symlink() && !is_of_system {
+            let to = at.canonicalize().map_or_else(|_| "nothing".to_string(), |to| to.display().to_string());
             let problem = format!(
-                "{} is a link to {to}, which an agent could have made; name the real directory if it is meant",
+                "{} is a symbolic link to {to}, which an agent could have created; if that is what you want, give the \
+                 real path",
                 at.display()
             );
-            return Err(LaunchError::Folder { folder, problem });
+            return Err(LaunchError::Directory { directory, problem });
         }
     }
     Ok(())
 }
 
-/// The real path of the working directory, if a run may work there.
-pub(crate) fn working_folder(request: &RunRequest) -> Result<PathBuf, LaunchError> {
-    let bad = |problem: String| LaunchError::Folder { folder: request.folder.clone(), problem };
+/// The real path of the working directory. Fails if a run may not work there.
+pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchError> {
+    let refused = |problem: String| LaunchError::Directory { directory: request.folder.clone(), problem };
     if request.checkout.as_ref().is_some_and(|checkout| !checkout.worktree.exists()) {
-        // For display only: guard would create the worktree before the run.
+        // A dry run: guard would create the worktree before the run.
         return Ok(request.folder.clone());
     }
-    let folder = std::fs::canonicalize(&request.folder).map_err(|error| bad(error.to_string()))?;
-    std::fs::read_dir(&folder).map_err(|error| bad(error.to_string()))?;
+    let directory = std::fs::canonicalize(&request.folder).map_err(|error| refused(error.to_string()))?;
+    std::fs::read_dir(&directory).map_err(|error| refused(error.to_string()))?;
     let worktree = request.checkout.as_ref().and_then(|checkout| checkout.worktree.canonicalize().ok());
-    if worktree.is_some_and(|worktree| !folder.starts_with(worktree)) {
-        return Err(bad("in the task's worktree it is a link that leads out".into()));
+    if worktree.is_some_and(|worktree| !directory.starts_with(worktree)) {
+        return Err(refused("it is a symbolic link that leads out of the task's worktree".into()));
     }
-    if folder == Path::new("/") || request.home.as_deref().is_some_and(|home| is_same(home, &folder)) {
-        return Err(bad(
-            "the whole machine or a whole home directory cannot be handed out; go to a project's directory"
+    if directory == Path::new("/") || request.home.as_deref().is_some_and(|home| is_same(home, &directory)) {
+        return Err(refused(
+            "a run may not write to the whole machine or to a whole home directory; go to a project's directory"
                 .into(),
         ));
     }
-    // A run has its own temporary directory, which is removed with it. Other users' files are in the machine's.
+    // The machine's temporary directories contain files of other programs and users.
     if [Path::new("/tmp"), Path::new("/var/tmp"), Path::new("/dev/shm"), &request.scratch]
         .iter()
-        .any(|temporary| is_same(temporary, &folder))
+        .any(|temporary| is_same(temporary, &directory))
     {
-        return Err(bad(
-            "a run has a directory for temporary files of its own; make a directory below it, and work there"
+        return Err(refused(
+            "all programs share it, and a run has its own directory for temporary files; create a directory in it \
+             and work there"
                 .into(),
         ));
     }
-    // The shims are beside the runs.
+    // The parent of the run directories also contains the shims.
     let records = request.runs.parent().unwrap_or(&request.runs);
-    let is_made_there =
-        request.checkout.as_ref().is_some_and(|checkout| folder.starts_with(&checkout.worktree));
-    if records.starts_with(&folder) || folder.starts_with(records) && !is_made_there {
-        return Err(bad("guard keeps its own records there".into()));
+    let is_worktree =
+        request.checkout.as_ref().is_some_and(|checkout| directory.starts_with(&checkout.worktree));
+    if records.starts_with(&directory) || directory.starts_with(records) && !is_worktree {
+        let problem = "guard keeps its records there, which no run may change; go to another directory";
+        return Err(refused(problem.into()));
     }
-    Ok(folder)
+    Ok(directory)
 }
 
 pub(crate) fn is_same(a: &Path, b: &Path) -> bool {

@@ -1,8 +1,9 @@
-//! The process that becomes the agent: drops its privileges, proves that they are gone, and executes the program.
+//! The process that becomes the agent: gives up its privileges, tests with the canary that it has none left, and
+//! executes the program.
 //!
-//! This code runs between fork and exec, in a child of init. Init has one thread, so the child may allocate. The child
-//! talks to the supervisor only over the `setup` socket. It must never return to its caller: it reports every failure
-//! and exits.
+//! This code runs between fork and exec, in a child of init. Init has one thread, so the child may allocate memory. The
+//! child talks to guard only over the `setup` socket. It must never return to its caller: it reports every failure and
+//! exits.
 
 use std::ffi::CString;
 use std::io;
@@ -20,30 +21,33 @@ use crate::sandbox;
 use crate::supervisor::CANARY_PROGRAM;
 use crate::sys::{process, seccomp, socket, terminal};
 
-/// What the child needs besides the plan, created before the fork.
+/// What the agent process needs besides the plan. guard creates it before the fork.
 pub(crate) struct ChildResources {
     pub(crate) filters: sandbox::Filters,
     /// Standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// Standard input is `/dev/null`, which init opens again inside the run's own mounts.
+    /// Standard input is `/dev/null`, which init opens again inside its mount namespace.
     pub(crate) null_input: bool,
-    /// The port the canary tries to connect to.
+    /// The port of guard to which the canary tries to connect.
     pub(crate) canary_port: u16,
-    /// The run has a mount namespace of its own.
-    pub(crate) has_view: bool,
+    /// The run has its own mount namespace.
+    pub(crate) has_mount_namespace: bool,
     /// `RLIMIT_NPROC` counts every process of the user on the machine, not only those of the run.
-    pub(crate) counts_all: bool,
+    pub(crate) rlimit_counts_all: bool,
 }
+
+/// The name of the canary's step in messages.
+const TEST_SANDBOX: &str = "test the sandbox";
 
 /// Restricts this process and executes the agent's program.
 pub(crate) fn become_agent(
     plan: &LaunchPlan,
-    equipment: &ChildResources,
+    resources: &ChildResources,
     setup: &OwnedFd,
     terminal: Option<&OwnedFd>,
     entered: &io::Result<()>,
 ) -> ! {
-    let error = match restrict(plan, equipment, setup, terminal, entered) {
+    let error = match restrict(plan, resources, setup, terminal, entered) {
         Ok(()) => execute(plan, setup),
         Err(error) => error,
     };
@@ -51,62 +55,63 @@ pub(crate) fn become_agent(
     process::exit_now(125)
 }
 
-fn step<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> Result<T, StartError> {
-    result.map_err(StartError::at(what))
+/// Adds the step that failed, a verb with its object, to an error.
+fn step<T, E: std::fmt::Display>(step: &str, result: Result<T, E>) -> Result<T, StartError> {
+    result.map_err(StartError::at(step))
 }
 
-/// Drops every right that the plan does not grant, and proves with the canary that they are gone.
+/// Gives up every right that the plan does not grant, and tests with the canary that it is gone.
 fn restrict(
     plan: &LaunchPlan,
-    equipment: &ChildResources,
+    resources: &ChildResources,
     setup: &OwnedFd,
     own_terminal: Option<&OwnedFd>,
     entered: &io::Result<()>,
 ) -> Result<(), StartError> {
-    step("setsid", nix::unistd::setsid())?;
+    step("create a session", nix::unistd::setsid())?;
     if let Some(own) = own_terminal {
-        step("take the terminal", terminal::take_control(own.as_fd()))?;
+        step("take control of the terminal", terminal::take_control(own.as_fd()))?;
     }
-    connect_stdio(&equipment.stdio)?;
+    connect_stdio(&resources.stdio)?;
     process::leave_session_keyring();
     step("enter the working directory", entered.as_ref())?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    limit(plan, equipment)?;
-    step("close descriptors", process::close_on_exec_from(3))?;
+    set_limits(plan, resources)?;
+    step("mark descriptors close-on-exec", process::close_on_exec_from(3))?;
     reset_signals()?;
     step("drop capabilities", process::drop_capabilities())?;
-    step("no_new_privs", process::set_no_new_privileges())?;
-    // The filters come first: installing them takes the longest and waits for nobody. From here on, a notified system
-    // call blocks until the supervisor answers; the canary makes the first one.
-    step("seccomp", seccomp::install(&equipment.filters.deny))?;
-    let listener = seccomp::install_listener(&equipment.filters.notify)
-        .map_err(|error| StartError::Listener(format!("seccomp notification: {error}")))?;
+    step("set no_new_privs", process::set_no_new_privileges())?;
+    // The filters come first: installing them takes the longest, and guard can start the supervisor meanwhile. From
+    // here on, a notified system call blocks until the supervisor answers. The canary makes the first such call.
+    step("install the seccomp filter", seccomp::install(&resources.filters.deny))?;
+    let listener = seccomp::install_listener(&resources.filters.notify)
+        .map_err(|error| StartError::Listener(error.to_string()))?;
     step(
-        "hand over the listener",
+        "send the seccomp listener to guard",
         socket::send_with(setup.as_fd(), &AgentMessage::Listener.encode(), listener.as_raw_fd()),
     )?;
-    // From here on the supervisor must be able to read this process's memory. Before, nobody may: it is a copy of
-    // guard's memory.
-    step("dumpable", process::set_dumpable(true))?;
-    step("Landlock", sandbox::restrict(&plan.grants))?;
-    canary(plan, equipment, setup)
+    // From here on the supervisor must be able to read this process's memory. Earlier it would have exposed the copy of
+    // guard's memory that a forked process has.
+    step("make the agent process dumpable", process::set_dumpable(true))?;
+    step("apply Landlock", sandbox::restrict(&plan.grants))?;
+    run_canary(plan, resources, setup)
 }
 
 fn connect_stdio(stdio: &[OwnedFd; 3]) -> Result<(), StartError> {
     // Move all three out of the way first, so that none is overwritten before it is in place.
     let mut moved = Vec::new();
     for fd in stdio {
-        moved
-            .push(step("standard streams", nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(3)))?);
+        let copy = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(3));
+        moved.push(step("duplicate the standard streams", copy)?);
     }
-    step("standard input", process::replace_descriptor(moved[0], 0))?;
-    step("standard output", process::replace_descriptor(moved[1], 1))?;
-    step("standard error", process::replace_descriptor(moved[2], 2))
+    step("connect standard input", process::replace_descriptor(moved[0], 0))?;
+    step("connect standard output", process::replace_descriptor(moved[1], 1))?;
+    step("connect standard error", process::replace_descriptor(moved[2], 2))
 }
 
-fn limit(plan: &LaunchPlan, equipment: &ChildResources) -> Result<(), StartError> {
+fn set_limits(plan: &LaunchPlan, resources: &ChildResources) -> Result<(), StartError> {
     let limits = &plan.limits;
-    let others = if equipment.counts_all { threads_on_machine() } else { 0 };
+    let others = if resources.rlimit_counts_all { threads_on_machine() } else { 0 };
     let mib = |value: u64| value.saturating_mul(1 << 20);
     let wanted = [
         (Resource::RLIMIT_NOFILE, limits.open_files),
@@ -117,10 +122,10 @@ fn limit(plan: &LaunchPlan, equipment: &ChildResources) -> Result<(), StartError
     for (resource, value) in wanted {
         let Some(value) = value else { continue };
         // Limits are only ever lowered.
-        let (soft, hard) = step("limits", nix::sys::resource::getrlimit(resource))?;
+        let (soft, hard) = step("read the resource limits", nix::sys::resource::getrlimit(resource))?;
         let value = value.min(hard);
         let soft = if resource == Resource::RLIMIT_NOFILE { soft.min(value) } else { value };
-        step("limits", setrlimit(resource, soft, value))?;
+        step("set the resource limits", setrlimit(resource, soft, value))?;
     }
     Ok(())
 }
@@ -128,15 +133,15 @@ fn limit(plan: &LaunchPlan, equipment: &ChildResources) -> Result<(), StartError
 fn reset_signals() -> Result<(), StartError> {
     for number in Signal::iterator() {
         if !matches!(number, Signal::SIGKILL | Signal::SIGSTOP) {
-            step("signals", process::default_signal(number))?;
+            step("reset the signal handlers", process::default_signal(number))?;
         }
     }
-    step("signals", sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None))
+    step("unblock signals", sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None))
 }
 
-/// Tries a write, a connect and an exec that must all be refused. If one succeeds, reports it and exits. Otherwise the
-/// supervisor checks from outside, when the program is about to start, that none has had an effect.
-fn canary(plan: &LaunchPlan, equipment: &ChildResources, setup: &OwnedFd) -> Result<(), StartError> {
+/// The canary: tries a write, a connect and an exec that the sandbox must refuse. If one succeeds, reports that and
+/// exits. Otherwise guard also checks from outside, when the program is about to start, that none has had an effect.
+fn run_canary(plan: &LaunchPlan, resources: &ChildResources, setup: &OwnedFd) -> Result<(), StartError> {
     let mut breaches = Vec::new();
     let forbidden = canary_file(&plan.run_folder);
     let refused = [libc::EACCES, libc::EPERM, libc::EROFS];
@@ -145,21 +150,21 @@ fn canary(plan: &LaunchPlan, equipment: &ChildResources, setup: &OwnedFd) -> Res
     let is_refused = |error: &io::Error| error.raw_os_error().is_some_and(|errno| refused.contains(&errno));
     match std::fs::File::create(&forbidden) {
         Err(error) if is_refused(&error) => {}
-        // In a mount namespace the path may lie in the private /tmp. The supervisor checks whether the file exists
-        // outside.
-        _ if equipment.has_view => {}
+        // In a mount namespace the path may be in the private /tmp, where the agent may write. guard checks whether the
+        // file exists outside.
+        _ if resources.has_mount_namespace => {}
         _ => breaches.push(Breach::Write),
     }
-    match knock(equipment.canary_port, plan.run_id.as_bytes()) {
+    match connect_and_send(resources.canary_port, plan.run_id.as_bytes()) {
         Err(error) if is_refused(&error) => {}
-        // The connect was not even attempted for lack of a resource, which proves nothing about the sandbox.
-        Err(error) if is_untried(&error) => return Err(StartError::at("canary")(error)),
+        // The connect was not even tried, for lack of a resource, which shows nothing about the sandbox.
+        Err(error) if is_untried(&error) => return Err(StartError::at(TEST_SANDBOX)(error)),
         _ => breaches.push(Breach::Connect),
     }
-    let name = step("canary", CString::new(CANARY_PROGRAM))?;
+    let name = step(TEST_SANDBOX, CString::new(CANARY_PROGRAM))?;
     let error = process::execute(&name, std::slice::from_ref(&name), &[]);
     if is_untried(&error) {
-        return Err(StartError::at("canary")(error));
+        return Err(StartError::at(TEST_SANDBOX)(error));
     }
     if error.raw_os_error() != Some(libc::EACCES) {
         breaches.push(Breach::Exec);
@@ -167,29 +172,29 @@ fn canary(plan: &LaunchPlan, equipment: &ChildResources, setup: &OwnedFd) -> Res
     if breaches.is_empty() {
         return Ok(());
     }
-    step("canary", nix::unistd::write(setup, &AgentMessage::CanaryBroken(breaches).encode()))?;
+    step(TEST_SANDBOX, nix::unistd::write(setup, &AgentMessage::CanaryBroken(breaches).encode()))?;
     process::exit_now(125)
 }
 
-/// Connects to a loopback port and sends `word`, whatever the connect returned. The supervisor recognizes the canary by
-/// this word, because unrelated clients may connect to the same port.
-fn knock(port: u16, word: &[u8]) -> io::Result<()> {
+/// Connects to a loopback port and sends the run's id, whatever the connect returned. guard recognizes the canary by
+/// the id, because unrelated clients may connect to the same port.
+fn connect_and_send(port: u16, run_id: &[u8]) -> io::Result<()> {
     use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrIn, connect, send, socket};
-    let own = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let client = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let connected = loop {
-        match connect(own.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)) {
+        match connect(client.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)) {
             Err(nix::errno::Errno::EINTR) => {}
             connected => break connected,
         }
     };
-    let _ = send(own.as_raw_fd(), word, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+    let _ = send(client.as_raw_fd(), run_id, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
     Ok(connected?)
 }
 
 fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {
     let text = |bytes: &[u8]| CString::new(bytes).unwrap_or_default();
     let program = text(plan.program.as_os_str().as_bytes());
-    let argv: Vec<CString> = plan.argv.iter().map(|word| text(word.as_bytes())).collect();
+    let argv: Vec<CString> = plan.argv.iter().map(|argument| text(argument.as_bytes())).collect();
     let environment: Vec<CString> = plan
         .environment
         .iter()
@@ -201,7 +206,7 @@ fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {
     process::exit_now(if errno == libc::ENOENT { 127 } else { 126 })
 }
 
-/// The file the canary tries to create. The supervisor checks from outside that it does not exist.
+/// The file that the canary tries to create. guard checks from outside that it does not exist.
 pub(crate) fn canary_file(run_folder: &Path) -> std::path::PathBuf {
     run_folder.join("canary")
 }

@@ -1,7 +1,7 @@
-//! The run's cgroups, which bound its number of processes and its memory, with cgroup version 1 or 2.
+//! The run's cgroups (version 1 or 2), which limit its number of processes and its memory.
 //!
-//! They are created only where the user has the right to. Where they cannot be, another mechanism bounds the number of
-//! processes and nothing bounds the memory; [`Group`] says which bounds are in force.
+//! guard creates them where the user has the right to. Where it cannot, another mechanism limits the number of
+//! processes, and nothing limits the memory. [`Group`] says which limits are in force.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use crate::launch::plan::Limits;
 
-/// The cgroups created for a run. They are removed when the run is over.
+/// The cgroups of a run. guard removes them when the run is over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Group {
-    folders: Vec<PathBuf>,
-    /// The memory limit is in force.
+    directories: Vec<PathBuf>,
+    /// A cgroup enforces the memory limit.
     pub(crate) bounds_memory: bool,
     /// What enforces the limit on processes.
     pub(crate) process_bound: ProcessBound,
@@ -47,22 +47,22 @@ impl ProcessBound {
 }
 
 impl Group {
-    /// Creates the cgroups that this user may create. Creating none is not an error: the caller reports which limits
-    /// are not enforced. Without a cgroup, the supervisor counts root's processes and `RLIMIT_NPROC` those of other
-    /// users.
+    /// Creates the cgroups that this user may create. It is no error if there are none: the caller reports which limits
+    /// are not enforced. Without a cgroup, `RLIMIT_NPROC` limits the number of processes or, for root, the supervisor
+    /// does.
     pub(crate) fn make(run_id: &str, limits: &Limits, is_root: bool) -> Self {
         let mut group = Self::default();
-        group.make_folders(run_id, limits);
+        group.create_cgroups(run_id, limits);
         if limits.processes.is_some() && group.process_bound == ProcessBound::None {
             group.process_bound = if is_root { ProcessBound::Supervisor } else { ProcessBound::Rlimit };
         }
         group
     }
 
-    fn make_folders(&mut self, run_id: &str, limits: &Limits) {
+    fn create_cgroups(&mut self, run_id: &str, limits: &Limits) {
         let group = self;
         let Ok(own) = std::fs::read_to_string("/proc/self/cgroup") else {
-            group.problem = "this process is in none".to_string();
+            group.problem = "/proc/self/cgroup cannot be read".to_string();
             return;
         };
         let name = format!("guard-{run_id}");
@@ -74,44 +74,47 @@ impl Group {
                 continue;
             };
             match controllers {
-                "" => group.unified(path, &name, memory, processes),
+                "" => group.create_v2(path, &name, memory, processes),
                 "pids" if processes.is_some() && group.process_bound == ProcessBound::None => {
-                    let folder =
+                    let directory =
                         Path::new("/sys/fs/cgroup/pids").join(path.trim_start_matches('/')).join(&name);
-                    if group.add(&folder, &[("pids.max", processes)]) {
+                    if group.add(&directory, &[("pids.max", processes)]) {
                         group.process_bound = ProcessBound::Cgroup;
                     }
                 }
                 "memory" if memory.is_some() && !group.bounds_memory => {
-                    let folder =
+                    let directory =
                         Path::new("/sys/fs/cgroup/memory").join(path.trim_start_matches('/')).join(&name);
-                    group.bounds_memory = group.add(&folder, &[("memory.limit_in_bytes", memory)]);
+                    group.bounds_memory = group.add(&directory, &[("memory.limit_in_bytes", memory)]);
                 }
                 _ => {}
             }
         }
     }
 
-    /// Creates the cgroup (version 2) as a sibling of guard's own: a cgroup with processes in it cannot enable
-    /// controllers for children.
-    fn unified(&mut self, path: &str, name: &str, memory: Option<u64>, processes: Option<u64>) {
+    /// Creates a version 2 cgroup, as a sibling of guard's own: a cgroup that contains processes cannot enable
+    /// controllers for child cgroups.
+    fn create_v2(&mut self, path: &str, name: &str, memory: Option<u64>, processes: Option<u64>) {
         let own = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
-        let Some(beside) = own.parent().filter(|beside| beside.join("cgroup.subtree_control").exists())
+        let Some(parent) = own.parent().filter(|parent| parent.join("cgroup.subtree_control").exists())
         else {
             if self.problem.is_empty() {
-                self.problem = format!("there are no groups beside {}", own.display());
+                self.problem = format!("the parent of {} has no cgroup.subtree_control", own.display());
             }
             return;
         };
-        let enabled = std::fs::read_to_string(beside.join("cgroup.subtree_control")).unwrap_or_default();
-        let has = |controller: &str| enabled.split_whitespace().any(|word| word == controller);
+        let enabled = std::fs::read_to_string(parent.join("cgroup.subtree_control")).unwrap_or_default();
+        let has = |controller: &str| enabled.split_whitespace().any(|enabled| enabled == controller);
         let memory = memory.filter(|_| has("memory"));
         let processes = processes.filter(|_| has("pids"));
         if memory.is_none() && processes.is_none() {
-            self.problem = format!("{} hands no controller of memory or processes on", beside.display());
+            self.problem = format!(
+                "{} does not enable the memory or pids controller in cgroup.subtree_control",
+                parent.display()
+            );
             return;
         }
-        if self.add(&beside.join(name), &[("memory.max", memory), ("pids.max", processes)]) {
+        if self.add(&parent.join(name), &[("memory.max", memory), ("pids.max", processes)]) {
             self.bounds_memory = memory.is_some();
             if processes.is_some() {
                 self.process_bound = ProcessBound::Cgroup;
@@ -119,28 +122,29 @@ impl Group {
         }
     }
 
-    fn add(&mut self, folder: &Path, bounds: &[(&str, Option<u64>)]) -> bool {
-        if let Err(error) = std::fs::create_dir(folder) {
-            self.problem = format!("{}: {error}", folder.display());
+    /// Creates one cgroup and writes its limits: (file, value). Returns whether that succeeded.
+    fn add(&mut self, directory: &Path, limits: &[(&str, Option<u64>)]) -> bool {
+        if let Err(error) = std::fs::create_dir(directory) {
+            self.problem = format!("cannot create {}: {error}", directory.display());
             return false;
         }
-        folder.parent().into_iter().for_each(sweep);
-        for (file, value) in bounds {
+        directory.parent().into_iter().for_each(remove_abandoned);
+        for (file, value) in limits {
             let Some(value) = value else { continue };
-            if let Err(error) = std::fs::write(folder.join(file), value.to_string()) {
-                self.problem = format!("{}: {error}", folder.join(file).display());
-                let _ = std::fs::remove_dir(folder);
+            if let Err(error) = std::fs::write(directory.join(file), value.to_string()) {
+                self.problem = format!("cannot write {}: {error}", directory.join(file).display());
+                let _ = std::fs::remove_dir(directory);
                 return false;
             }
         }
-        self.folders.push(folder.to_path_buf());
+        self.directories.push(directory.to_path_buf());
         true
     }
 
     /// Moves the calling process, and so everything it starts, into the cgroups.
     pub(crate) fn join(&self) -> std::io::Result<()> {
-        for folder in &self.folders {
-            std::fs::OpenOptions::new().write(true).open(folder.join("cgroup.procs"))?.write_all(b"0")?;
+        for directory in &self.directories {
+            std::fs::OpenOptions::new().write(true).open(directory.join("cgroup.procs"))?.write_all(b"0")?;
         }
         Ok(())
     }
@@ -148,24 +152,24 @@ impl Group {
     /// Whether the kernel killed a process of the run because its memory limit was reached.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         // The counter has the same name in cgroup versions 1 and 2.
-        let killed = |folder: &PathBuf| {
+        let has_killed = |directory: &PathBuf| {
             let texts = ["memory.events", "memory.oom_control"]
-                .map(|file| std::fs::read_to_string(folder.join(file)));
+                .map(|file| std::fs::read_to_string(directory.join(file)));
             texts.iter().flatten().flat_map(|text| text.lines()).any(|line| {
                 line.strip_prefix("oom_kill ")
                     .and_then(|count| count.parse::<u64>().ok())
                     .is_some_and(|count| count > 0)
             })
         };
-        self.bounds_memory && self.folders.iter().any(killed)
+        self.bounds_memory && self.directories.iter().any(has_killed)
     }
 
     /// Removes the cgroups, which must be empty.
     pub(crate) fn remove(&self) {
-        for folder in &self.folders {
+        for directory in &self.directories {
             // A process that was just killed may still be in it.
-            for _ in 0..MOST_TRIES {
-                match std::fs::remove_dir(folder) {
+            for _ in 0..MAX_TRIES {
+                match std::fs::remove_dir(directory) {
                     Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                         std::thread::sleep(Duration::from_millis(1));
                     }
@@ -177,23 +181,24 @@ impl Group {
 }
 
 /// How often to try to remove a cgroup, with a millisecond between the tries.
-const MOST_TRIES: usize = 100;
+const MAX_TRIES: usize = 100;
 
-/// A run moves its init into a new cgroup within less than this time.
-const FRESH: Duration = Duration::from_secs(60);
+/// An empty cgroup that is younger than this may belong to a run that has not yet moved its init into it.
+const MIN_AGE: Duration = Duration::from_secs(60);
 
-/// Removes the cgroups of runs whose supervisor was killed. The kernel keeps those that still have processes.
-fn sweep(beside: &Path) {
-    for entry in std::fs::read_dir(beside).into_iter().flatten().flatten() {
+/// Removes the cgroups of earlier runs whose guard was killed. The kernel refuses to remove those that contain
+/// processes.
+fn remove_abandoned(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"guard-");
         let modified = || entry.metadata().and_then(|found| found.modified());
-        if is_ours && modified().is_ok_and(|time| time.elapsed().is_ok_and(|age| age > FRESH)) {
+        if is_ours && modified().is_ok_and(|time| time.elapsed().is_ok_and(|age| age > MIN_AGE)) {
             let _ = std::fs::remove_dir(entry.path());
         }
     }
 }
 
-/// The number of threads on the whole machine, from one small file instead of a walk through `/proc`.
+/// The number of threads on the whole machine. `/proc/loadavg` has it, so there is no need to list all of `/proc`.
 pub(crate) fn threads_on_machine() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let counts = text.split_whitespace().nth(3).unwrap_or_default();

@@ -1,18 +1,18 @@
-//! Lists and kills the descendants of a process by reading `/proc`: for kernels without scoped signals, and for the
-//! supervisor's final check. It races with processes that fork, so callers repeat it.
+//! Lists and kills the descendants of a process by reading `/proc`. guard uses it to measure the CPU time of a run, and
+//! to kill what is left of a run whose init was killed. It races with processes that fork, so callers repeat it.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// The descendants of a process, nearest first.
-pub(crate) fn of(root: i32) -> Vec<i32> {
+pub(crate) fn list(root: i32) -> Vec<i32> {
     let mut found: Vec<i32> = Vec::new();
     let mut next = vec![root];
     while let Some(pid) = next.pop() {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for thread in threads.flatten() {
             let Ok(text) = std::fs::read_to_string(thread.path().join("children")) else { continue };
-            for child in text.split_whitespace().filter_map(|word| word.parse::<i32>().ok()) {
+            for child in text.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
                 if !found.contains(&child) {
                     found.push(child);
                     next.push(child);
@@ -25,7 +25,7 @@ pub(crate) fn of(root: i32) -> Vec<i32> {
 
 /// Sends SIGKILL once to every descendant.
 pub(crate) fn kill_all(root: i32) {
-    for pid in of(root) {
+    for pid in list(root) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
 }

@@ -1,9 +1,9 @@
-//! The init process of a run: sets up the mounts, starts the agent, reaps orphans, and kills everything when the
-//! supervisor asks for it or is gone.
+//! The init process of a run: sets up the mounts, starts the agent, reaps orphans, and kills every process of the run
+//! when guard asks for it or has died.
 //!
-//! Init stays outside the agent's sandbox, but it can signal only its own descendants: as PID 1 of a PID namespace, or
-//! by a Landlock scope. So one `kill(-1)` ends the whole run and nothing else, without a race against processes that
-//! fork.
+//! Init stays outside the agent's sandbox, but it can signal only its own descendants: because it is PID 1 of a PID
+//! namespace, or because of a Landlock scope. So one `kill(-1)` kills the whole run and nothing else, without a race
+//! against processes that fork.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -20,24 +20,24 @@ use crate::launch::plan::LaunchPlan;
 use crate::sandbox;
 use crate::sys::{process, socket, terminal};
 
-/// What init needs besides the plan.
+/// The settings of init that are not in the plan.
 pub(crate) struct InitConfig<'s> {
-    /// The user and group id to map, if init gets a user namespace.
+    /// The user and group id to map into the user namespace, if init gets one.
     pub(crate) user: Option<(u32, u32)>,
     pub(crate) group: &'s Group,
-    /// Which of the standard streams (input, output, error) are replaced by a new terminal.
+    /// Which of the agent's standard streams (input, output, error) init connects to a new terminal.
     pub(crate) terminal: [bool; 3],
 }
 
-/// The main function of init. It starts the agent, watches over it and never returns.
-pub(crate) fn live(
+/// The main function of init. It starts the agent, watches over the run's processes and never returns.
+pub(crate) fn run_init(
     plan: &LaunchPlan,
-    mut equipment: ChildResources,
-    setting: &InitConfig<'_>,
+    mut resources: ChildResources,
+    config: &InitConfig<'_>,
     control: &OwnedFd,
     setup: &OwnedFd,
 ) -> ! {
-    let started = start_agent(plan, &mut equipment, setting, control, setup);
+    let started = start_agent(plan, &mut resources, config, control, setup);
     let agent = match started {
         Ok(agent) => agent,
         Err(error) => {
@@ -46,11 +46,11 @@ pub(crate) fn live(
         }
     };
     let _ = std::env::set_current_dir("/");
-    keep_only(control);
+    close_all_but(control);
     watch(control, agent)
 }
 
-/// Ignores errors: a supervisor that is gone does not need the message.
+/// Sends a message to guard. Ignores errors: if guard has died, nothing needs the message.
 fn send(control: &OwnedFd, message: &InitMessage) {
     let _ = nix::unistd::write(control, &message.encode());
 }
@@ -58,31 +58,31 @@ fn send(control: &OwnedFd, message: &InitMessage) {
 /// Does everything up to the fork of the agent, and returns the agent's process id.
 fn start_agent(
     plan: &LaunchPlan,
-    equipment: &mut ChildResources,
-    setting: &InitConfig<'_>,
+    resources: &mut ChildResources,
+    config: &InitConfig<'_>,
     control: &OwnedFd,
     setup: &OwnedFd,
 ) -> Result<i32, StartError> {
-    // The result says which limits are in force, so a run must not go on without them.
-    setting.group.join().map_err(StartError::at("join the cgroup"))?;
-    if equipment.has_view {
-        enter_namespaces(plan, setting.user)?;
+    // The run's result states that these limits are in force, so the run must not start without them.
+    config.group.join().map_err(StartError::at("join the cgroup"))?;
+    if resources.has_mount_namespace {
+        enter_namespaces(plan, config.user)?;
     } else {
         process::become_subreaper()?;
     }
-    if equipment.null_input {
-        // A descriptor from the host's mount would let root change the device's mode.
+    if resources.null_input {
+        // With a descriptor from the host's mount, root in the sandbox could change the mode of the host's device.
         let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
-        equipment.stdio[0] = null.map_err(StartError::at("/dev/null"))?.into();
+        resources.stdio[0] = null.map_err(StartError::at("open /dev/null"))?.into();
     }
-    let own_terminal = make_terminal(setting, equipment).map_err(StartError::at("a terminal"))?;
-    if !equipment.has_view {
-        restrict_own_signals()?;
+    let own_terminal = make_terminal(config, resources).map_err(StartError::at("create a terminal"))?;
+    if !resources.has_mount_namespace {
+        restrict_signals_of_init()?;
     }
-    // Before the capabilities are dropped, which may be needed to enter it. Landlock still decides what the agent may
-    // do inside.
+    // Before init drops its capabilities, which may be needed to enter the directory. Landlock still decides what the
+    // agent may do inside.
     let entered = std::env::set_current_dir(&plan.folder);
-    // Init needs no privileges to reap and kill its own children, and the agent must not inherit any.
+    // Init needs no privileges to reap and kill its children, and the agent must not inherit any.
     let _ = process::set_no_new_privileges();
     let _ = process::drop_capabilities();
     let ready = InitMessage::Ready.encode();
@@ -91,67 +91,69 @@ fn start_agent(
         None => drop(nix::unistd::write(control, &ready)?),
     }
     let terminal = own_terminal.as_ref().map(|(_, slave)| slave);
-    let agent = process::fork(0).map_err(StartError::at("clone"))?;
+    let agent = process::fork(0).map_err(StartError::at("fork the agent process"))?;
     if agent == 0 {
         process::run_child(|| {
-            // Nothing could end the agent once init is gone.
+            // If init dies, nothing else can kill the agent.
             let _ = process::die_with_parent();
-            agent::become_agent(plan, equipment, setup, terminal, &entered)
+            agent::become_agent(plan, resources, setup, terminal, &entered)
         });
     }
     Ok(agent)
 }
 
 /// Without a PID namespace, a Landlock scope keeps init from signalling anything but its own descendants.
-fn restrict_own_signals() -> Result<(), StartError> {
+fn restrict_signals_of_init() -> Result<(), StartError> {
     process::set_no_new_privileges()?;
     Ok(sandbox::restrict_signals()?)
 }
 
-/// Sets up the mounts of this process, which is PID 1 of its namespace.
+/// Sets up the namespaces and mounts of init, which is PID 1 of its PID namespace.
 fn enter_namespaces(plan: &LaunchPlan, user: Option<(u32, u32)>) -> Result<(), StartError> {
     // The death of PID 1 ends every process of its namespace.
     process::die_with_parent()?;
     // An undumpable process does not own its `/proc` files, and so could not write its uid and gid maps.
     let _ = process::set_dumpable(true);
-    let apart = sandbox::part(user);
+    let prepared = sandbox::prepare_mounts(user);
     let _ = process::set_dumpable(false);
-    Ok(sandbox::enter(apart?, &plan.view)?)
+    Ok(sandbox::apply_mount_plan(prepared?, &plan.view)?)
 }
 
+/// Creates the agent's terminal, if it gets one, and connects its standard streams. Returns both ends: (master, slave).
 fn make_terminal(
-    setting: &InitConfig<'_>,
-    equipment: &mut ChildResources,
+    config: &InitConfig<'_>,
+    resources: &mut ChildResources,
 ) -> std::io::Result<Option<(OwnedFd, OwnedFd)>> {
-    if !setting.terminal.contains(&true) {
+    if !config.terminal.contains(&true) {
         return Ok(None);
     }
     let (master, slave) = terminal::open(Path::new("/dev/ptmx"))?;
-    for (stream, _) in equipment.stdio.iter_mut().zip(setting.terminal).filter(|(_, wanted)| *wanted) {
+    for (stream, _) in resources.stdio.iter_mut().zip(config.terminal).filter(|(_, wanted)| *wanted) {
         *stream = slave.try_clone()?;
     }
     Ok(Some((master, slave)))
 }
 
-/// Closes every descriptor but the control socket: the reader of a pipe that init held open would never see its end.
-fn keep_only(control: &OwnedFd) {
+/// Closes every descriptor but the control socket. If init held a pipe of the agent open, its reader would never see
+/// end of file.
+fn close_all_but(control: &OwnedFd) {
     let number = control.as_raw_fd() as u32;
     let _ = process::close_range(0, number.saturating_sub(1));
     let _ = process::close_range(number + 1, u32::MAX);
 }
 
-/// Reaps children and forwards signals until the run ends.
+/// Reaps children and forwards signals to the agent until the run ends.
 fn watch(control: &OwnedFd, agent: i32) -> ! {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
     let Ok(children) = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC) else {
-        end(control, agent)
+        kill_all_and_exit(control, agent)
     };
     loop {
         if !reap(control, agent) {
-            // No process is left that could fork. Init ends without being told to.
-            leave(control)
+            // No process of the run is left.
+            report_and_exit(control)
         }
         let mut fds = [
             PollFd::new(control.as_fd(), PollFlags::POLLIN),
@@ -173,8 +175,8 @@ fn watch(control: &OwnedFd, agent: i32) -> ! {
                         let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(agent), signal);
                     }
                 }
-                // End of file: guard is gone.
-                Some(InitRequest::Kill) | None => end(control, agent),
+                // `None` is end of file: guard has died.
+                Some(InitRequest::Kill) | None => kill_all_and_exit(control, agent),
             }
         }
     }
@@ -195,21 +197,21 @@ fn reap(control: &OwnedFd, agent: i32) -> bool {
     }
 }
 
-/// Kills everything, waits until it is dead, reports that, and exits.
-fn end(control: &OwnedFd, agent: i32) -> ! {
+/// Kills every process of the run, waits until all are dead, reports that to guard, and exits.
+fn kill_all_and_exit(control: &OwnedFd, agent: i32) -> ! {
     loop {
         let _ = process::kill_everything();
         if !reap(control, agent) {
             break;
         }
-        // Killed processes need a moment to die. The next round kills what was orphaned meanwhile.
+        // Killed processes need a moment to die. The next round kills any that were forked or orphaned meanwhile.
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
-    leave(control)
+    report_and_exit(control)
 }
 
-/// Reports before it exits, so that the supervisor need not wait for the exit.
-fn leave(control: &OwnedFd) -> ! {
+/// Reports that every other process is dead, and exits. guard need not wait for the exit.
+fn report_and_exit(control: &OwnedFd) -> ! {
     send(control, &InitMessage::AllDead(Used::by_children()));
     process::exit_now(0)
 }

@@ -1,5 +1,5 @@
-//! The supervisor's handle of a run's init process: forks it, waits until it is ready, and kills it if the run does not
-//! take place. Forking is only allowed while guard has one thread.
+//! guard's handle of a run's init process: forks it, waits until it is ready, and kills it if the run cannot start.
+//! guard may fork only while it has a single thread.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use super::agent::ChildResources;
 use super::cgroup::{Group, ProcessBound};
-use super::init::{self, InitConfig as InitSetting};
+use super::init::{self, InitConfig};
 use super::protocol::{InitMessage, StartError};
 use super::stdio::AgentStdio;
 use crate::launch::plan::LaunchPlan;
@@ -20,50 +20,60 @@ use crate::sandbox;
 use crate::sys::{process, socket};
 use crate::transcript::Stream;
 
-/// How long the supervisor waits for init to become ready, in milliseconds. It usually takes a few.
-const PATIENCE: u16 = 30_000;
+/// How long guard waits until init is ready, in milliseconds. Usually that takes a few milliseconds.
+const READY_TIMEOUT_MS: u16 = 30_000;
 
 /// An init process, and guard's ends of every channel to it.
 pub(crate) struct InitProcess {
     pub(crate) pid: i32,
+    /// The socket for messages from and to init.
     pub(crate) control: OwnedFd,
-    /// The agent's process reports here until it executes the program.
+    /// The socket on which the agent process reports until it executes the program.
     pub(crate) setup: OwnedFd,
-    /// (guard's end, the stream it carries).
+    /// The pipes of standard output and error: (guard's end, the stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
     /// The pipe to which guard writes the agent's standard input, if the agent gets any.
     pub(crate) feeder: Option<OwnedFd>,
     /// A note for the user about the agent's standard input.
     pub(crate) note: Option<String>,
+    /// The listener to which the canary tries to connect.
     pub(crate) canary: std::net::TcpListener,
 }
 
 impl InitProcess {
-    /// Forks init. The plan must be settled, the run's directories must exist, and guard must have one thread.
+    /// Forks init. The run's directories must exist, and guard must have a single thread. The plan must be the result
+    /// of [`LaunchPlan::adapt_to_namespaces`].
     pub(crate) fn start(
         plan: &LaunchPlan,
         group: &Group,
         streams: &Streams,
-        has_view: bool,
+        has_mount_namespace: bool,
     ) -> Result<Self, StartError> {
-        let (flags, user) = if has_view { sandbox::namespace_flags() } else { (0, None) };
-        let filters = sandbox::filters(!has_view, group.process_bound == ProcessBound::Supervisor)?;
+        let (flags, user) = if has_mount_namespace { sandbox::namespace_flags() } else { (0, None) };
+        let counts_forks = group.process_bound == ProcessBound::Supervisor;
+        let filters = sandbox::filters(!has_mount_namespace, counts_forks)?;
         let canary = std::net::TcpListener::bind(("127.0.0.1", 0))?;
         let canary_port = canary.local_addr()?.port();
         let AgentStdio { stdio, outputs: pipes, feeder, null_input, note } = AgentStdio::make(streams)?;
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
         let (control, their_control) = pair()?;
         let (setup, their_setup) = pair()?;
-        let pid = process::fork(flags).map_err(StartError::at("clone"))?;
+        let pid = process::fork(flags).map_err(StartError::at("fork init"))?;
         if pid == 0 {
             process::run_child(|| {
                 drop((control, setup, pipes, feeder));
                 // Without a PID namespace, `RLIMIT_NPROC` counts every process of the user on the machine.
-                let counts_all = !has_view && group.process_bound == ProcessBound::Rlimit;
-                let equipment =
-                    ChildResources { filters, stdio, null_input, canary_port, has_view, counts_all };
-                let setting = InitSetting { user, terminal: streams.is_terminal, group };
-                init::live(plan, equipment, &setting, &their_control, &their_setup)
+                let rlimit_counts_all = !has_mount_namespace && group.process_bound == ProcessBound::Rlimit;
+                let resources = ChildResources {
+                    filters,
+                    stdio,
+                    null_input,
+                    canary_port,
+                    has_mount_namespace,
+                    rlimit_counts_all,
+                };
+                let config = InitConfig { user, terminal: streams.is_terminal, group };
+                init::run_init(plan, resources, &config, &their_control, &their_setup)
             });
         }
         Ok(Self { pid, control, setup, pipes, feeder, note, canary })
@@ -75,12 +85,12 @@ impl InitProcess {
         let mut bytes = [0u8; 4096];
         let (got, terminal) = socket::receive_with(self.control.as_fd(), &mut bytes)?;
         if got == 0 {
-            return Err(StartError::Other("init ended at once".to_string()));
+            return Err(StartError::Other("init ended before it was ready".to_string()));
         }
         match InitMessage::decode(&bytes[..got]) {
             Some(InitMessage::Ready) => Ok(terminal),
             Some(InitMessage::Failed(error)) => Err(error),
-            other => Err(StartError::Other(format!("unexpected message of init: {other:?}"))),
+            other => Err(StartError::Other(format!("init sent an unexpected message: {other:?}"))),
         }
     }
 
@@ -112,7 +122,7 @@ impl Drop for KillOnDrop {
 /// Waits with a timeout, because an init that was stopped (SIGSTOP) never answers.
 fn await_readable(control: &OwnedFd) -> Result<(), StartError> {
     loop {
-        match poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PATIENCE) {
+        match poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], READY_TIMEOUT_MS) {
             Ok(0) => return Err(StartError::NoAnswer),
             Ok(_) => return Ok(()),
             Err(nix::errno::Errno::EINTR) => {}

@@ -1,11 +1,11 @@
-//! The messages between guard, init and the agent, before and while the agent's program runs.
+//! The messages between guard, init and the agent process.
 //!
 //! ```text
-//!   control   init  ──► guard   Ready (with the terminal's master end), or Failed
+//!   control   init  ──► guard   Ready (with the terminal's master end, if there is one), or Failed
 //!             guard ──► init    Signal, Kill
-//!             init  ──► guard   AgentEnded, and at last AllDead
-//!   setup     agent ──► guard   Listener (with the notification descriptor), or Failed
-//!             agent ──► guard   CanaryBroken, ExecFailed or Failed; the socket closes when the program runs
+//!             init  ──► guard   AgentEnded, and finally AllDead
+//!   setup     agent ──► guard   Listener (with the seccomp listener), or Failed
+//!             agent ──► guard   CanaryBroken, ExecFailed or Failed; a successful exec closes the socket
 //! ```
 //!
 //! Both sockets keep message boundaries. The first byte of a message is its type.
@@ -16,23 +16,24 @@ use nix::sys::time::TimeVal;
 /// Why a run's processes could not be started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StartError {
-    /// Init was stopped or is stuck. This says nothing about the capabilities of the machine.
-    #[error("init does not answer")]
+    /// Init was stopped or is stuck. This does not mean that the machine lacks a feature, so guard does not retry.
+    #[error("the run's init process does not answer")]
     NoAnswer,
     /// The file system of a package cache cannot be the lower layer of an overlay.
     #[error("{0}")]
     Overlay(String),
-    /// Another seccomp listener is already installed for this process tree.
-    #[error("{0}")]
+    /// The kernel refused a seccomp listener: most likely an outer sandbox has installed one for this process tree.
+    #[error("cannot install a seccomp listener: {0}")]
     Listener(String),
+    /// Any other error, with its complete message.
     #[error("{0}")]
     Other(String),
 }
 
 impl StartError {
-    /// For `map_err`: adds the step that failed to the error.
+    /// For `map_err`: adds the step that failed, a verb with its object such as `fork init`, to the error.
     pub(crate) fn at<E: std::fmt::Display>(step: &str) -> impl FnOnce(E) -> Self {
-        move |error| Self::Other(format!("{step}: {error}"))
+        move |error| Self::Other(format!("cannot {step}: {error}"))
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -82,12 +83,12 @@ impl From<nix::errno::Errno> for StartError {
 /// Messages from init to guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InitMessage {
-    /// The mounts are set up. The message carries the terminal's master end if one was requested.
+    /// The mounts are set up. The message carries the terminal's master end, if the agent gets a terminal.
     Ready,
     Failed(StartError),
-    /// The agent's wait status.
+    /// The agent has ended with this wait status.
     AgentEnded(i32),
-    /// Every process of the run but init is dead. Carries the resources they used in all.
+    /// Every process of the run but init is dead. Holds the resources that they used.
     AllDead(Used),
 }
 
@@ -138,12 +139,12 @@ impl InitRequest {
     }
 }
 
-/// Messages from the agent's process to guard, before it executes the program.
+/// Messages from the agent process to guard, before it executes the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AgentMessage {
-    /// Carries the seccomp notification descriptor.
+    /// The seccomp filters are installed. The message carries the seccomp listener.
     Listener,
-    /// The canary did something that the sandbox must forbid.
+    /// The canary could do these things, which the sandbox must refuse.
     CanaryBroken(Vec<Breach>),
     Failed(StartError),
     /// The program could not be executed. Holds the errno.
@@ -177,7 +178,7 @@ impl AgentMessage {
     }
 }
 
-/// What the canary could do although the sandbox forbids it.
+/// An operation that the sandbox must refuse, but that the canary could do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Breach {
@@ -193,16 +194,17 @@ impl Breach {
         Self::ALL.into_iter().find(|breach| *breach as u8 == letter)
     }
 
+    /// What the canary could do, as part of a message: "it could …".
     pub(crate) fn describe(self) -> &'static str {
         match self {
-            Self::Write => "write outside",
-            Self::Connect => "connect to the machine",
-            Self::Exec => "start a program unseen",
+            Self::Write => "write a file outside the granted directories",
+            Self::Connect => "connect to a port of the host",
+            Self::Exec => "execute a program without the supervisor's approval",
         }
     }
 }
 
-/// Resources used by processes that have ended.
+/// Resources that processes used until they ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) cpu_ms: u64,
@@ -210,7 +212,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Resources used by all children that this process has reaped.
+    /// The resources of all children that the calling process has reaped.
     pub(crate) fn by_children() -> Self {
         let Ok(used) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Self::default() };
         let milliseconds =
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_is_read_as_it_was_written() {
+    fn every_message_decodes_to_itself() {
         let used = Used { cpu_ms: 7, max_rss_kib: u64::MAX };
         let from_init = [InitMessage::Ready, InitMessage::AgentEnded(-3), InitMessage::AllDead(used)];
         for message in from_init.into_iter().chain(errors().map(InitMessage::Failed)) {
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_message() {
+    fn other_bytes_decode_to_nothing() {
         for bytes in
             [&b""[..], b"Q", b"Rx", b"F", b"F?text", b"E123", b"E12345", b"Z1234", b"Cq", b"X1", b"S1"]
         {

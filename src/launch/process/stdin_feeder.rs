@@ -1,11 +1,11 @@
 //! Copies the caller's standard input to the agent, through a pipe that guard creates.
 //!
-//! The agent must never get the caller's open file: a pipe can be opened again for writing through `/proc/self/fd/0`, a
-//! socket can be written to, and a file's metadata can be changed through its descriptor.
+//! The agent must never get the caller's own descriptor: it could open a pipe again for writing through
+//! `/proc/self/fd/0`, write to a socket, or change a file's metadata.
 //!
-//! The caller may share its input with others: a script that runs guard in a `while read` loop reads on after guard has
-//! ended. So the feeder *offers* bytes to the agent before it *consumes* them from the caller, one page at a time, and
-//! consumes only what the agent has read.
+//! The caller may share its input with other programs: a script that runs guard in a `while read` loop continues to
+//! read after guard has ended. So guard must not read more than the agent does. It first *offers* bytes to the agent,
+//! one page at a time, without reading them, and *consumes* from the caller only what the agent has read.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -23,17 +23,17 @@ use nix::unistd::{Whence, lseek};
 
 use crate::sys::{pipe, terminal};
 
-/// The most bytes offered at once. The agent's pipe holds one page, so it becomes writable exactly when the agent has
-/// read everything that was offered.
-const OFFER: usize = 4096;
-/// How often to check a terminal that another program reads from, in milliseconds.
-const LOOK_AGAIN: u16 = 50;
+/// The most bytes that guard offers at once. The agent's pipe holds one page, so it becomes writable exactly when the
+/// agent has read everything that was offered.
+const OFFER_BYTES: usize = 4096;
+/// How often guard checks whether another program still reads from the terminal, in milliseconds.
+const POLL_INTERVAL_MS: u16 = 50;
 
 /// Creates the pipe for the agent's standard input: the agent's end and the feeder's end.
 pub(crate) fn agent_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (agents, feeders) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-    nix::fcntl::fcntl(&feeders, nix::fcntl::FcntlArg::F_SETPIPE_SZ(OFFER as i32))?;
-    Ok((agents, feeders))
+    let (agent_end, feeder_end) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+    nix::fcntl::fcntl(&feeder_end, nix::fcntl::FcntlArg::F_SETPIPE_SZ(OFFER_BYTES as i32))?;
+    Ok((agent_end, feeder_end))
 }
 
 /// The thread that copies the input.
@@ -61,7 +61,7 @@ impl StdinFeeder {
     }
 }
 
-/// The caller's input, by the way its bytes can be read without consuming them.
+/// The caller's input. Its kind decides how guard can offer bytes without consuming them.
 enum Source {
     Pipe(OwnedFd),
     Socket(OwnedFd),
@@ -69,9 +69,9 @@ enum Source {
         file: File,
         position: u64,
     },
-    /// A terminal that others may read from as well. Reading consumes.
+    /// A terminal, from which other programs may read as well. A read consumes the bytes.
     Terminal(OwnedFd),
-    /// A device. Reading consumes.
+    /// A device. A read consumes the bytes.
     Other(OwnedFd),
 }
 
@@ -90,8 +90,9 @@ impl Source {
         })
     }
 
-    /// Whether the pending input is meant for the agent. Input at a terminal is not while another program (such as
-    /// `less` behind a pipe) reads single keys, nor while guard is in the background, where a read would stop guard.
+    /// Whether the pending input is meant for the agent. Input of a terminal is not while another program (such as
+    /// `less` at the end of a pipe) reads single keys, nor while guard is in the background, where a read would stop
+    /// guard.
     fn is_for_agent(&self) -> bool {
         let Self::Terminal(fd) = self else { return true };
         let reads_lines = tcgetattr(fd).is_ok_and(|modes| modes.local_flags.contains(LocalFlags::ICANON));
@@ -107,9 +108,9 @@ impl Source {
 
     /// Copies pending input to the agent's pipe, which is empty. Returns the number of bytes, zero at the end of input.
     fn offer(&self, agent: &OwnedFd) -> io::Result<usize> {
-        let mut buffer = [0u8; OFFER];
+        let mut buffer = [0u8; OFFER_BYTES];
         let got = match self {
-            Self::Pipe(fd) => return pipe::copy_without_reading(fd, agent, OFFER),
+            Self::Pipe(fd) => return pipe::copy_without_reading(fd, agent, OFFER_BYTES),
             Self::Socket(fd) => {
                 recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)?
             }
@@ -120,13 +121,13 @@ impl Source {
         Ok(nix::unistd::write(agent, &buffer[..got])?)
     }
 
-    /// Removes bytes that the agent has read from the caller's input.
+    /// Removes bytes from the caller's input after the agent has read them.
     fn consume(&mut self, count: usize) -> io::Result<()> {
         match self {
             Self::Pipe(fd) => pipe::discard(&*fd, count),
             Self::Socket(fd) => {
-                let mut buffer = [0u8; OFFER];
-                recv(fd.as_raw_fd(), &mut buffer[..count.min(OFFER)], MsgFlags::MSG_DONTWAIT)?;
+                let mut buffer = [0u8; OFFER_BYTES];
+                recv(fd.as_raw_fd(), &mut buffer[..count.min(OFFER_BYTES)], MsgFlags::MSG_DONTWAIT)?;
                 Ok(())
             }
             Self::File { file, position } => {
@@ -141,12 +142,13 @@ impl Source {
 
 /// The result of a wait.
 #[derive(PartialEq, Eq)]
-enum Woken {
+enum WaitResult {
     Ready,
     /// The run is over, or no process can read the agent's pipe any more.
     Over,
 }
 
+/// The state of the feeder's thread.
 struct Feed {
     source: Source,
     agent: OwnedFd,
@@ -155,23 +157,23 @@ struct Feed {
 }
 
 impl Feed {
-    /// Copies until the input ends, the agent's pipe has no reader, or the run is over. Returning closes the pipe, so
+    /// Copies until the input ends, the agent's pipe has no reader, or the run is over. Then closes the pipe, so that
     /// the agent sees the end of its input.
     fn run(mut self) {
         let mut offered = 0;
-        while self.wait_until_read() == Woken::Ready {
+        while self.wait_until_read() == WaitResult::Ready {
             if self.source.consume(offered).is_err() {
                 return;
             }
             offered = 0;
-            if self.wait_for_input() == Woken::Over {
+            if self.wait_for_input() == WaitResult::Over {
                 return;
             }
             match self.source.offer(&self.agent) {
                 Ok(0) => return,
                 Ok(count) => offered = count,
-                // Another reader of the caller's input was faster.
-                Err(error) if is_passing(&error) => {}
+                // Another program has read the caller's input first.
+                Err(error) if is_transient(&error) => {}
                 Err(_) => return,
             }
         }
@@ -180,32 +182,32 @@ impl Feed {
     }
 
     /// Waits until the agent has read everything that was offered.
-    fn wait_until_read(&self) -> Woken {
+    fn wait_until_read(&self) -> WaitResult {
         loop {
-            if self.wait(self.agent.as_fd(), PollFlags::POLLOUT) == Woken::Over {
-                return Woken::Over;
+            if self.wait(self.agent.as_fd(), PollFlags::POLLOUT) == WaitResult::Over {
+                return WaitResult::Over;
             }
             if pipe::unread_bytes(&self.agent).unwrap_or(0) == 0 {
-                return Woken::Ready;
+                return WaitResult::Ready;
             }
-            // The agent has enlarged its pipe or written to it, so no poll event tells when it is empty.
+            // The agent has enlarged its pipe or written to it, so no poll event says when it is empty.
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    fn wait_for_input(&self) -> Woken {
+    fn wait_for_input(&self) -> WaitResult {
         loop {
-            let woken = self.wait(self.source.descriptor().as_fd(), PollFlags::POLLIN);
-            if woken == Woken::Over || self.source.is_for_agent() {
-                return woken;
+            let result = self.wait(self.source.descriptor().as_fd(), PollFlags::POLLIN);
+            if result == WaitResult::Over || self.source.is_for_agent() {
+                return result;
             }
-            // No event tells that another program has stopped reading from the terminal.
+            // No event says that another program has stopped reading from the terminal.
             let mut stopped = [PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut stopped, LOOK_AGAIN);
+            let _ = poll(&mut stopped, POLL_INTERVAL_MS);
         }
     }
 
-    fn wait(&self, wanted: std::os::fd::BorrowedFd<'_>, flags: PollFlags) -> Woken {
+    fn wait(&self, wanted: std::os::fd::BorrowedFd<'_>, flags: PollFlags) -> WaitResult {
         loop {
             let mut fds = [
                 PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN),
@@ -215,14 +217,14 @@ impl Feed {
             ];
             match poll(&mut fds, PollTimeout::NONE) {
                 Err(nix::errno::Errno::EINTR) => {}
-                Err(_) => return Woken::Over,
-                Ok(_) if fds[0].any() == Some(true) || fds[1].any() == Some(true) => return Woken::Over,
-                Ok(_) => return Woken::Ready,
+                Err(_) => return WaitResult::Over,
+                Ok(_) if fds[0].any() == Some(true) || fds[1].any() == Some(true) => return WaitResult::Over,
+                Ok(_) => return WaitResult::Ready,
             }
         }
     }
 }
 
-fn is_passing(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

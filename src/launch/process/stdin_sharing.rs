@@ -1,8 +1,8 @@
-//! Detects a shell that reads its commands from guard's standard input: `ssh host bash -s`, `curl … | sh`, CI runners
-//! that feed a job's script.
+//! Detects a shell that reads its commands from guard's standard input: `ssh host bash -s`, `curl … | sh`, or a CI
+//! runner that pipes a job's script into a shell.
 //!
-//! The agent must not get this input. If it could read it, it would decide at which byte the shell continues, and so
-//! which commands the shell runs.
+//! The agent must not get this input. If it could read part of it, it would decide at which byte the shell continues,
+//! and so which commands the shell runs.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,22 +10,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Bounds the walk through the ancestors. There are never so many processes between a shell and guard.
-const MOST_ANCESTORS: usize = 64;
+/// The most ancestor processes that guard checks. There are never so many between a shell and guard.
+const MAX_ANCESTORS: usize = 64;
 
-/// The shells whose command lines guard understands.
+/// The shells whose command-line options guard knows.
 const SHELLS: [&str; 10] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "yash", "rbash", "fish"];
 
-/// The name and process id of an ancestor that is a shell and reads its commands from this input.
+/// The name and process id of the nearest ancestor that is a shell and reads its commands from this input.
 pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i32)> {
     let own = std::fs::metadata(format!("/proc/self/fd/{}", input.as_raw_fd())).ok()?;
     let mut pid = nix::unistd::getppid().as_raw();
-    for _ in 0..MOST_ANCESTORS {
+    for _ in 0..MAX_ANCESTORS {
         if pid <= 0 {
             return None;
         }
         if let Some(shell) = shell_with_commands_on_stdin(pid) {
-            // guard may not inspect an ancestor of another user. Then its command line alone decides.
+            // guard cannot see the input of an ancestor of another user. Then the command line alone decides.
             let is_same = std::fs::metadata(format!("/proc/{pid}/fd/0")).map_or_else(
                 |error| error.kind() == std::io::ErrorKind::PermissionDenied,
                 |its| (its.dev(), its.ino()) == (own.dev(), own.ino()),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn shells_that_read_their_commands_from_stdin_are_known() {
+    fn recognizes_shells_that_read_commands_from_stdin() {
         for line in [
             "bash -s",
             "bash",

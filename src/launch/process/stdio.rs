@@ -1,6 +1,6 @@
-//! Creates the agent's standard streams: pipes that guard owns, `/dev/null`, or a terminal that init creates later.
+//! Creates the agent's standard streams: pipes to guard, `/dev/null`, or a terminal that init creates later.
 //!
-//! guard must never hand the agent a descriptor of the caller: its holder can do more with it than read or write.
+//! guard must never pass a descriptor of the caller to the agent, which could do more with it than read or write.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
@@ -10,17 +10,18 @@ use super::stdin_sharing::shell_reading_commands_from;
 use crate::launch::run::Streams;
 use crate::transcript::Stream;
 
-/// The pipe capacity for output, in bytes.
-const PIPE: i32 = 1 << 20;
+/// The capacity of the pipes for output, in bytes.
+const PIPE_BYTES: i32 = 1 << 20;
 
 /// The agent's standard streams, and guard's ends of them.
 pub(crate) struct AgentStdio {
+    /// The agent's standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// (guard's end, the stream it carries).
+    /// The pipes of standard output and error: (guard's end, the stream).
     pub(crate) outputs: Vec<(OwnedFd, Stream)>,
     /// The pipe to which guard writes the agent's standard input, if the agent gets any.
     pub(crate) feeder: Option<OwnedFd>,
-    /// Standard input is `/dev/null`. Init opens it again inside the run's mounts.
+    /// Standard input is `/dev/null`. Init opens it again inside its mount namespace.
     pub(crate) null_input: bool,
     /// A note for the user about standard input.
     pub(crate) note: Option<String>,
@@ -30,44 +31,44 @@ impl AgentStdio {
     pub(crate) fn make(streams: &Streams) -> io::Result<Self> {
         let mut outputs = Vec::new();
         let mut output = |is_terminal: bool, stream: Stream| -> io::Result<OwnedFd> {
-            // Init replaces it by the run's own terminal before the agent starts.
+            // Init replaces it with the agent's terminal before it starts the agent.
             if is_terminal {
-                return null();
+                return open_null();
             }
-            let (ours, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-            // The largest size an unprivileged user may set: some agents exit without waiting until their output is
-            // read.
-            let _ = nix::fcntl::fcntl(&theirs, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE));
-            outputs.push((ours, stream));
-            Ok(theirs)
+            let (guard_end, agent_end) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+            // The largest size that an unprivileged user may set, so that an agent that exits without waiting for its
+            // reader can still write all its output.
+            let _ = nix::fcntl::fcntl(&agent_end, nix::fcntl::FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+            outputs.push((guard_end, stream));
+            Ok(agent_end)
         };
         let stdout = output(streams.is_terminal[1], Stream::Stdout)?;
         let stderr = output(streams.is_terminal[2], Stream::Stderr)?;
         let (mut feeder, mut null_input, mut note) = (None, false, None);
         let stdin = if streams.is_terminal[0] {
-            null()?
+            open_null()?
         } else if is_null(&streams.input)? {
             null_input = true;
-            null()?
-        } else if let Some((shell, pid)) = shell_beside(&streams.input) {
+            open_null()?
+        } else if let Some((shell, pid)) = shell_sharing(&streams.input) {
             null_input = true;
             note = Some(format!(
-                "the agent's standard input is empty: {shell} (process {pid}) reads its commands from the one guard was \
-                 given; hand something else over with `guard run … < FILE`"
+                "the agent's standard input is empty: {shell} (process {pid}) reads its commands from guard's standard \
+                 input; give the agent another one with `guard run … < FILE`"
             ));
-            null()?
+            open_null()?
         } else {
-            let (agents, feeders) = agent_pipe()?;
-            feeder = Some(feeders);
-            agents
+            let (agent_end, feeder_end) = agent_pipe()?;
+            feeder = Some(feeder_end);
+            agent_end
         };
         Ok(Self { stdio: [stdin, stdout, stderr], outputs, feeder, null_input, note })
     }
 }
 
-/// The shell that reads its commands from the same input. None at a terminal, where the kernel arbitrates by
-/// foreground process group.
-fn shell_beside(input: &OwnedFd) -> Option<(String, i32)> {
+/// The name and process id of a shell that reads its commands from this input. `None` for a terminal, which the kernel
+/// lets only the foreground process group read.
+fn shell_sharing(input: &OwnedFd) -> Option<(String, i32)> {
     if input.is_terminal() { None } else { shell_reading_commands_from(input) }
 }
 
@@ -77,6 +78,6 @@ fn is_null(fd: &OwnedFd) -> io::Result<bool> {
     Ok(is_device && found.st_rdev == nix::sys::stat::makedev(1, 3))
 }
 
-fn null() -> io::Result<OwnedFd> {
+fn open_null() -> io::Result<OwnedFd> {
     Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
 }

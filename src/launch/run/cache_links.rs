@@ -1,9 +1,9 @@
-//! The user's package caches for a run without a mount namespace: directories of symbolic links, created when a program
-//! starts that may use them. A cache has thousands of entries, and most runs use none.
+//! Gives a run without a mount namespace the user's package caches, as directories of symbolic links. guard creates
+//! them when a program starts that may use them: a cache has thousands of entries, and most runs use none.
 //!
-//! The run has begun by then and may change its home at will. So the links are created in a directory that the run
-//! cannot reach, and then renamed into place through descriptors that were opened before it began. This module must
-//! never follow a path that the run can change.
+//! By then the agent runs and can change its private home at will. So guard creates the links in a directory that the
+//! run cannot reach, and renames that into place through descriptors that it opened before the agent started. This
+//! module must never follow a path that the run can change.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, create_dir_all};
@@ -16,31 +16,31 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::launch::discover::toolchains::{Growth, Layer, Toolchain};
+use crate::launch::discover::toolchains::{Layer, OfflineAdditions, Toolchain};
 use crate::launch::plan::LaunchPlan;
 use crate::launch::plan::git_paths::Checkout;
 use crate::sandbox;
 
-/// The most entries of one directory that are linked. Linking more would take too long, so the run does not see the
-/// rest.
-const MOST_LINKS: usize = 20_000;
+/// The most entries of one directory that guard links. More would take too long, so the run does not see the rest.
+const MAX_LINKS: usize = 20_000;
 
-/// A cache of the user that the run gets as a directory of symbolic links.
+/// A package cache of the user that the run gets as a directory of symbolic links.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkedCache {
     /// The toolchain it belongs to.
     pub toolchain: &'static str,
     /// The user's cache.
     pub from: PathBuf,
-    /// Its path in the run's home.
+    /// Its path in the private home.
     pub at: PathBuf,
-    /// Levels of directories below it that are real directories instead of links.
+    /// How many levels of directories below it are real directories, in which the run can add entries. Links are below.
     pub depth: usize,
-    /// A directory of archives. If all of them are already unpacked in `from`, `depth` is ignored and taken as 0.
+    /// The directory of the archives that programs unpack into this cache. If all are unpacked already, the run will
+    /// add nothing, and guard takes `depth` as 0.
     pub unpacked_from: Option<PathBuf>,
 }
 
-/// The caches of toolchains: as overlays for a run with mounts, and as links for one without.
+/// The package caches of toolchains: as overlays for a run with a mount namespace, and as links for one without.
 pub(crate) fn caches(
     toolchains: &[Toolchain],
     run_folder: &Path,
@@ -49,14 +49,14 @@ pub(crate) fn caches(
 ) -> (Vec<sandbox::Layer>, Vec<LinkedCache>) {
     let mut layers = Vec::new();
     let mut linked = Vec::new();
-    let of = |toolchain: &'static str| move |layer| (toolchain, layer);
-    let all = toolchains.iter().flat_map(|toolchain| toolchain.layers.iter().map(of(toolchain.name)));
+    let with_name = |toolchain: &'static str| move |layer| (toolchain, layer);
+    let all = toolchains.iter().flat_map(|toolchain| toolchain.layers.iter().map(with_name(toolchain.name)));
     for (index, (toolchain, layer)) in all.enumerate() {
         let at = home.join(&layer.upper);
         let own = run_folder.join("layers").join(index.to_string());
-        let (depth, unpacked_from) = match &layer.growth {
-            Growth::None if !fetches => (0, None),
-            Growth::Unpacking(archives) if !fetches => (layer.depth, Some(archives.clone())),
+        let (depth, unpacked_from) = match &layer.offline_additions {
+            OfflineAdditions::None if !fetches => (0, None),
+            OfflineAdditions::Unpacked(archives) if !fetches => (layer.depth, Some(archives.clone())),
             _ => (layer.depth, None),
         };
         linked.push(LinkedCache {
@@ -76,7 +76,7 @@ pub(crate) fn caches(
     (layers, linked)
 }
 
-/// The dependencies in the user's checkout, as overlays for a run with mounts.
+/// The dependencies installed in the user's checkout, as overlays for a run with a mount namespace.
 pub(crate) fn dependencies(checkout: Option<&Checkout>, run_folder: &Path) -> Vec<sandbox::Layer> {
     let all = checkout.iter().flat_map(|checkout| &checkout.dependencies).enumerate();
     let layer = |(index, (at, from)): (usize, &(PathBuf, PathBuf))| {
@@ -91,10 +91,11 @@ pub(crate) fn dependencies(checkout: Option<&Checkout>, run_folder: &Path) -> Ve
     all.map(layer).collect()
 }
 
-/// The same as links, for a run without mounts or overlays. The run must not have begun.
+/// Links the dependencies installed in the user's checkout into the run's worktree, for a run without overlays. The
+/// agent must not run yet.
 pub(crate) fn link_dependencies(plan: &LaunchPlan) -> io::Result<()> {
     for (at, from) in plan.checkout.iter().flat_map(|checkout| &checkout.dependencies) {
-        // The empty mount point of the overlay.
+        // An earlier attempt to start the run may have created an empty mount point here.
         let _ = std::fs::remove_dir(at);
         symlink(from, at)?;
     }
@@ -102,77 +103,78 @@ pub(crate) fn link_dependencies(plan: &LaunchPlan) -> io::Result<()> {
 }
 
 /// One cache that is not linked yet.
-struct Cache {
-    what: LinkedCache,
-    /// The directory of the private home that it will lie in, and its name there.
-    folder: File,
+struct PendingCache {
+    cache: LinkedCache,
+    /// The directory in the private home that will contain it, and its name there.
+    parent: File,
     name: OsString,
 }
 
-/// The caches of a run.
+/// The caches of a run that guard links when a program first uses them.
 pub(crate) struct Links {
-    caches: Mutex<Vec<Cache>>,
-    /// A directory out of the run's reach, on the same file system.
-    aside: PathBuf,
+    caches: Mutex<Vec<PendingCache>>,
+    /// A directory that the run cannot reach, on the file system of the private home.
+    staging: PathBuf,
     over: AtomicBool,
 }
 
 impl Links {
-    /// Creates the directories that the caches will lie in. The run must not have begun.
+    /// Creates and opens the directories that will contain the caches. The agent must not run yet.
     pub(crate) fn open(plan: &LaunchPlan) -> io::Result<Self> {
         let mut caches = Vec::new();
-        for what in &plan.linked_caches {
-            let (Some(folder), Some(name)) = (what.at.parent(), what.at.file_name()) else { continue };
-            create_dir_all(folder)?;
+        for cache in &plan.linked_caches {
+            let (Some(parent), Some(name)) = (cache.at.parent(), cache.at.file_name()) else { continue };
+            create_dir_all(parent)?;
             let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-            let folder = OpenOptions::new().read(true).custom_flags(flags).open(folder)?;
-            caches.push(Cache { what: what.clone(), folder, name: name.to_os_string() });
+            let parent = OpenOptions::new().read(true).custom_flags(flags).open(parent)?;
+            caches.push(PendingCache { cache: cache.clone(), parent, name: name.to_os_string() });
         }
-        Ok(Self { caches: Mutex::new(caches), aside: aside(plan), over: AtomicBool::new(false) })
+        let staging = staging_directory(plan);
+        Ok(Self { caches: Mutex::new(caches), staging, over: AtomicBool::new(false) })
     }
 
     /// The toolchains that have caches.
     pub(crate) fn toolchains(&self) -> Vec<&'static str> {
         let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut names: Vec<&str> = caches.iter().map(|cache| cache.what.toolchain).collect();
+        let mut names: Vec<&str> = caches.iter().map(|pending| pending.cache.toolchain).collect();
         names.dedup();
         names
     }
 
-    /// Creates the caches of a toolchain, once. If that fails, the run sees an empty cache.
+    /// Links the caches of a toolchain, once. If that fails, the run sees an empty cache.
     pub(crate) fn make(&self, toolchain: &str) {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, cache) in caches.extract_if(.., |cache| cache.what.toolchain == toolchain).enumerate() {
-            let made = self.aside.join(format!("{toolchain}-{index}"));
-            if link_tree(&cache.what.from, &made, cache.what.real_levels(), &self.over).is_ok() {
-                // If the run has created a directory of this name, the rename fails and the run keeps its own.
-                let _ =
-                    nix::fcntl::renameat(nix::fcntl::AT_FDCWD, &made, &cache.folder, cache.name.as_os_str());
+        let wanted = caches.extract_if(.., |pending| pending.cache.toolchain == toolchain);
+        for (index, PendingCache { cache, parent, name }) in wanted.enumerate() {
+            let made = self.staging.join(format!("{toolchain}-{index}"));
+            if link_tree(&cache.from, &made, cache.real_levels(), &self.over).is_ok() {
+                // If the run has already created something of this name, the rename fails and that stays.
+                let _ = nix::fcntl::renameat(nix::fcntl::AT_FDCWD, &made, &parent, name.as_os_str());
             }
         }
     }
 
-    /// Stops the creation of caches. None is created after this returns.
+    /// Stops the linking of caches. None is created after this returns.
     pub(crate) fn stop(&self) {
         self.over.store(true, Ordering::Release);
         self.caches.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// The directory in which links are created.
-pub(crate) fn aside(plan: &LaunchPlan) -> PathBuf {
+/// The directory, out of the run's reach, in which guard creates the links.
+pub(crate) fn staging_directory(plan: &LaunchPlan) -> PathBuf {
     plan.run_folder.join("links")
 }
 
-/// Creates all caches at once, for a run with mounts but without overlays. The run must not have begun.
-pub(crate) fn make_all(plan: &LaunchPlan) -> io::Result<()> {
+/// Links all caches now, for a run with a mount namespace but without overlays. The agent must not run yet.
+pub(crate) fn link_all(plan: &LaunchPlan) -> io::Result<()> {
     let over = AtomicBool::new(false);
     let link = |cache: &LinkedCache| link_tree(&cache.from, &cache.at, cache.real_levels(), &over);
     plan.linked_caches.iter().try_for_each(link)
 }
 
 impl LinkedCache {
-    /// How many levels of directories must be real ones.
+    /// How many levels of directories must be real ones, so that the run can add entries to them.
     fn real_levels(&self) -> usize {
         match &self.unpacked_from {
             Some(archives) if is_unpacked(archives, &self.from).unwrap_or(false) => 0,
@@ -201,15 +203,16 @@ fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Creates real directories down to `depth`, and symbolic links to the user's entries below. Stops when `over` is set.
+/// Creates real directories down to `depth`, and in them symbolic links to the user's entries. Stops when `over` is
+/// set.
 fn link_tree(from: &Path, at: &Path, depth: usize, over: &AtomicBool) -> io::Result<()> {
     create_dir_all(at)?;
-    for entry in std::fs::read_dir(from)?.take(MOST_LINKS).flatten() {
+    for entry in std::fs::read_dir(from)?.take(MAX_LINKS).flatten() {
         if over.load(Ordering::Acquire) {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        // Programs open locks and indexes for writing, which would fail through a link to the user's file.
-        if Layer::leaves_out(&entry.file_name()) {
+        // Programs open lock files for writing, which would fail through a link to the user's file.
+        if Layer::is_omitted(&entry.file_name()) {
             continue;
         }
         let to = at.join(entry.file_name());

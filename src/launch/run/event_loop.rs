@@ -1,7 +1,7 @@
 //! The main loop of a run, from the moment its init process exists to its end: its threads, limits and signals.
 //!
-//! `start.rs` does what comes before the command runs, `finish.rs` what comes after it. The loop must never wait for a
-//! reader of the output or of the transcript before it has ended the run.
+//! `start.rs` has the steps before the agent's program runs, `finish.rs` those after its end. Until the run has ended,
+//! the loop must never wait for a slow reader of the output or of the transcript.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
@@ -23,9 +23,9 @@ use super::caller_output::is_output_given_up;
 use super::git_session::GitSession;
 use super::idle::CpuActivity;
 use super::output_pump::{Pump, SharedReader, Tail};
-use super::signals::{own_signals, watch_for_second_signal};
+use super::signals::{awaited_signals, watch_for_second_signal};
 use super::terminal::{InterruptKeys, Keys, Raw, Screen, asker};
-use super::{Failure, Finished, RunFiles, Started, Streams, machine};
+use super::{Failure, Finished, RunFiles, Started, Streams, step_failed};
 use crate::egress;
 use crate::launch::network;
 use crate::launch::network::Network;
@@ -33,7 +33,7 @@ use crate::launch::process::cgroup::Group;
 use crate::launch::process::descendants;
 use crate::launch::process::protocol::{InitMessage, InitRequest, Used};
 use crate::launch::process::stdin_feeder::StdinFeeder;
-use crate::outcome::{Enforcement, Tally};
+use crate::outcome::{DenialCounter, Enforcement};
 use crate::policy::{Pattern, Policy};
 use crate::supervisor;
 use crate::supervisor::{Ask, Counts, ShimService};
@@ -44,26 +44,31 @@ use crate::transcript::{self, EventType, Line, Observer, Recorder, Sink, Stream,
 
 /// The time between a signal that asks the agent to end and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long init may take to kill everything before guard kills init.
-const LONGEST_END: Duration = Duration::from_secs(10);
-/// How often the main thread checks limits and the transcript.
+/// How long init may take to kill every process of the run, before guard kills init.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the main thread checks the limits, and whether the transcript can still be written.
 const TICK: Duration = Duration::from_millis(250);
-/// How often `close` checks whether to give the output up.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How long a pump may take to notice that output was given up.
-const LAST_OUTPUT: Duration = Duration::from_secs(1);
-/// The bounds on the transcript's room for everything but output. Within them it gets as much as output does.
-const ROOM_BESIDE_OUTPUT: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
-/// Bytes beyond the transcript's limit for events that are still in memory when it is reached. Recorder and writer hold
-/// less.
-const RESERVE: u64 = 64 << 20;
+/// How often `close` checks whether guard should stop waiting for readers of the output.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How long an output pump may take to end after guard has stopped waiting for readers.
+const PUMP_TIMEOUT: Duration = Duration::from_secs(1);
+/// The smallest and largest number of bytes that the transcript may use for events other than output. Between the two,
+/// it may use as many as for output.
+const EVENT_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
+/// Bytes beyond the transcript's limit, for events that are still in memory when it reaches the limit. The recorder and
+/// the writer together hold fewer.
+const RESERVE_BYTES: u64 = 64 << 20;
 
-/// What ended a run early.
+/// Why guard ended a run early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
+    /// The idle limit.
     Idle,
+    /// The limit on the run's duration.
     Total,
+    /// guard received this signal.
     Signal(Signal),
+    /// The transcript cannot be written.
     Transcript,
     /// The transcript has reached its size limit.
     Record,
@@ -77,8 +82,8 @@ pub(crate) enum StopReason {
 #[derive(Debug, Default)]
 pub(crate) struct RunEnd {
     pub(crate) ended: Option<Ended>,
-    pub(crate) cut: Option<StopReason>,
-    /// Why the program was never executed.
+    pub(crate) stop_reason: Option<StopReason>,
+    /// Set if the program could not be executed.
     pub(crate) not_started: Option<ExecFailure>,
 }
 
@@ -86,53 +91,57 @@ pub(crate) struct RunEnd {
 #[derive(Debug)]
 pub(crate) struct ExecFailure {
     pub(crate) errno: i32,
-    /// The supervisor's denial, if that was the reason.
+    /// The message of the supervisor's denial, if the supervisor denied the exec.
     pub(crate) denial: Option<String>,
 }
 
-/// A run with all its threads.
+/// A run whose init process exists, with guard's threads for it.
 pub(crate) struct Running {
     pub(crate) started: Started,
     pub(crate) recorder: Recorder,
     pub(crate) writer: Writer,
-    pub(crate) tally: Tally,
+    pub(crate) tally: DenialCounter,
+    /// A counter that output, questions, program starts and requests increment. Shows that the run is not idle.
     pub(crate) activity: Arc<AtomicU64>,
     pub(crate) network: Network,
-    pub(crate) carrier: Option<egress::Handle>,
-    /// A budget is used up.
+    /// The network proxy, once its thread runs.
+    pub(crate) proxy: Option<egress::Handle>,
+    /// The budget for model requests is used up.
     pub(crate) exhausted: Arc<AtomicBool>,
+    /// The last part of every output stream.
     pub(crate) tails: Vec<(Stream, Tail)>,
     /// Becomes readable when every process of the run is dead.
     pub(crate) everything_dead: Arc<EventFd>,
-    /// Every pump holds a clone. `pumps_done` is disconnected when the last pump has ended.
+    /// Every output pump holds a clone. `pumps_done` is disconnected when the last pump has ended.
     pub(crate) pump_done: Option<Sender<()>>,
     pub(crate) pumps_done: Receiver<()>,
-    /// Interprets the program's output.
+    /// The parser of the program's output.
     pub(crate) reader: Option<SharedReader>,
     /// The thread that copies the caller's standard input.
     pub(crate) feeder: Option<StdinFeeder>,
-    /// Services that have had no work yet, and so have no thread.
-    pub(crate) sleepers: Vec<LazyThread>,
-    /// Package caches that are linked on first use.
+    /// Services that have no thread yet, because they have had no work.
+    pub(crate) lazy_threads: Vec<LazyThread>,
+    /// The user's package caches, which guard links into the private home when a program first uses them.
     pub(crate) links: Option<Arc<Links>>,
-    /// The resources the run used, as reported by init. Set once every process but init is dead.
+    /// The resources that the run used. init reports them when every other process is dead.
     pub(crate) used: Option<Used>,
-    /// Every process of the run, init included, was reaped.
+    /// Every process of the run, init included, has been reaped.
     pub(crate) all_dead: bool,
-    /// Ends the thread that reads keys.
+    /// Makes the thread that reads the user's keys end.
     pub(crate) over: Arc<AtomicBool>,
+    /// The user's terminal in raw mode, while the run has a terminal.
     pub(crate) raw: Option<Raw>,
     pub(crate) user_terminal: Option<OwnedFd>,
 }
 
-/// A service that gets a thread when it first has work. Many runs print nothing and ask nothing, and starting every
-/// thread in advance would be a good part of their launch time.
+/// A service that gets a thread when its descriptor first becomes readable. Many short runs never need these threads,
+/// and starting them all would take a good part of the launch time.
 pub(crate) enum LazyThread {
-    /// Wakes when there is output, or when no process can print any more.
+    /// Readable when there is output, or when every writer has closed the stream.
     Output(Pump),
-    /// Wakes when a shim connects.
+    /// Readable when a shim connects.
     Shims(UnixListener, Box<ShimService>),
-    /// Wakes when a client connects to the proxy.
+    /// Readable when a client connects to the proxy.
     Network(Box<egress::ProxyConfig>),
 }
 
@@ -141,21 +150,22 @@ impl LazyThread {
         match self {
             Self::Output(pump) => pump.from.as_fd(),
             Self::Shims(listener, _) => listener.as_fd(),
-            Self::Network(setting) => setting.proxy_listener(),
+            Self::Network(config) => config.proxy_listener(),
         }
     }
 }
 
 /// Why the agent's program was not started.
 pub(crate) enum StartFailure {
-    /// The sandbox could not be set up, or does not hold.
+    /// guard could not set up the sandbox, or found that it does not work.
     Failed(Failure),
+    /// The sandbox works, but the program could not be executed.
     NotStarted(ExecFailure),
 }
 
-/// Takes a started run to its result.
-pub(crate) fn oversee(
-    (started, places): (Started, RunFiles),
+/// Starts the agent's program in a run whose init process exists, waits for its end, and returns the result.
+pub(crate) fn run_to_end(
+    (started, files): (Started, RunFiles),
     policy: Policy,
     streams: Streams,
     observer: Option<Observer>,
@@ -163,30 +173,30 @@ pub(crate) fn oversee(
     task: &mut Option<GitSession>,
     network: Network,
 ) -> Result<Finished, Failure> {
-    let RunFiles { transcript, shims, links } = places;
+    let RunFiles { transcript, shims, links } = files;
     let (mut running, asker) = attach(started, transcript, streams, observer, network)?;
     running.links = links.map(Arc::new);
     let policy = Arc::new(policy);
     let launch = std::mem::replace(&mut running.started.launch, tracing::Span::none());
-    let released = launch.in_scope(|| running.release(&policy, shims, asker, group));
+    let program = launch.in_scope(|| running.start_program(&policy, shims, asker, group));
     drop(launch);
-    match released {
+    match program {
         Ok((enforcement, supervisor)) => {
-            // The agent's program runs, so the writer's thread no longer delays the launch.
-            running.writer.hasten();
+            // The agent's program runs, so the transcript's thread can no longer delay the launch.
+            running.writer.write_now();
             let mut end = running.wait();
-            // A shell exits with 137 when its child was killed.
+            // Code 137 counts, too: a shell exits with it when the kernel has killed its child.
             let was_killed = !matches!(end.ended, Some(Ended::Code(code)) if code != 137);
-            if end.cut.is_none() && was_killed && group.ran_out_of_memory() {
-                end.cut = Some(StopReason::Memory);
+            if end.stop_reason.is_none() && was_killed && group.ran_out_of_memory() {
+                end.stop_reason = Some(StopReason::Memory);
             }
-            watch_for_second_signal(end.cut.is_some());
+            watch_for_second_signal(end.stop_reason.is_some());
             let counts = supervisor.finish();
-            running.conclude(&end, enforcement, counts, task)
+            running.finish(&end, enforcement, counts, task)
         }
         Err(StartFailure::Failed(failure)) => {
-            // The agent may be waiting for an answer. Closing the socket also closes an unread notification descriptor
-            // in it, and the kernel then fails the agent's system call.
+            // The agent process may be waiting for an answer. Closing the socket also closes a seccomp listener in it
+            // that guard has not received, and the kernel then fails the system call that waits.
             running.started.setup = None;
             running.end_everything(None);
             running.reap_all();
@@ -196,13 +206,14 @@ pub(crate) fn oversee(
         }
         Err(StartFailure::NotStarted(failure)) => {
             let ended = running.end_everything(None);
-            let end = RunEnd { ended, cut: None, not_started: Some(failure) };
-            running.conclude(&end, Enforcement::default(), Counts::default(), task)
+            let end = RunEnd { ended, stop_reason: None, not_started: Some(failure) };
+            running.finish(&end, Enforcement::default(), Counts::default(), task)
         }
     }
 }
 
-/// Begins the transcript and connects the output streams.
+/// Begins the transcript and connects the streams. Also returns what asks the user for approval, if there is a
+/// terminal.
 fn attach(
     mut started: Started,
     file: Box<dyn Sink>,
@@ -210,7 +221,7 @@ fn attach(
     observer: Option<Observer>,
     network: Network,
 ) -> Result<(Running, Option<Box<dyn Ask>>), Failure> {
-    let tally = Tally::default();
+    let tally = DenialCounter::default();
     let plan = &started.plan;
     let (seen, mut others) = (tally.clone(), observer);
     let is_watched = others.is_some();
@@ -223,18 +234,18 @@ fn attach(
     let settings = Box::new(transcript_settings(plan, &network, &started.credentials));
     let (recorder, writer) = transcript::prepare(file, settings, Some(Box::new(observe)));
     if is_watched {
-        recorder.hurry();
+        recorder.write_output_immediately();
     }
     recorder.record(
         EventType::RunStarted,
         &format!("policy {}", plan.policy),
         &json!({
-            "command": plan.argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
+            "command": plan.argv.iter().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>(),
             "policy": plan.policy,
             "folder": plan.folder.to_string_lossy(),
             "pid": std::process::id(),
             "program": plan.program.to_string_lossy(),
-            "namespaces": started.has_view,
+            "namespaces": started.has_mount_namespace,
             "tmp": plan.tmp.to_string_lossy(),
             "branch": plan.checkout.as_ref().map(|checkout| &checkout.branch),
             "worktree": plan.checkout.as_ref().map(|checkout| checkout.worktree.to_string_lossy()),
@@ -247,7 +258,7 @@ fn attach(
     }
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let everything_dead =
-        EventFd::from_flags(flags).map_err(|error| machine("make an event")(error.into()))?;
+        EventFd::from_flags(flags).map_err(|error| step_failed("create an eventfd")(error.into()))?;
     let (pump_done, pumps_done) = channel();
     let mut running = Running {
         recorder,
@@ -255,7 +266,7 @@ fn attach(
         tally,
         activity: Arc::new(AtomicU64::new(0)),
         network,
-        carrier: None,
+        proxy: None,
         exhausted: Arc::default(),
         tails: Vec::new(),
         everything_dead: Arc::new(everything_dead),
@@ -263,7 +274,7 @@ fn attach(
         pumps_done,
         reader: None,
         feeder: None,
-        sleepers: Vec::new(),
+        lazy_threads: Vec::new(),
         links: None,
         used: None,
         all_dead: false,
@@ -275,11 +286,12 @@ fn attach(
             started
         },
     };
-    let asker = running.connect(streams).map_err(machine("connect the streams"))?;
+    let asker = running.connect(streams).map_err(step_failed("connect the agent's standard streams"))?;
     Ok((running, asker))
 }
 
-/// The settings of the transcript, as a closure that the writer's thread evaluates.
+/// The settings of the transcript, as a closure: the transcript's thread evaluates it, so that the launch need not
+/// wait.
 fn transcript_settings(
     plan: &crate::launch::LaunchPlan,
     network: &Network,
@@ -293,25 +305,25 @@ fn transcript_settings(
         folder,
         run_id,
         limit_bytes: output_bytes
-            .saturating_add(output_bytes.clamp(*ROOM_BESIDE_OUTPUT.start(), *ROOM_BESIDE_OUTPUT.end())),
-        reserve_bytes: RESERVE,
+            .saturating_add(output_bytes.clamp(*EVENT_BYTES.start(), *EVENT_BYTES.end())),
+        reserve_bytes: RESERVE_BYTES,
         redact_values: secrets(&names, given).chain(others).collect(),
     }
 }
 
-/// The values of variables whose names the policy wants redacted, from the agent's environment and the caller's.
+/// The values of variables whose names match the policy's `redact`, from the agent's environment and the caller's.
 fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<Item = Vec<u8>> {
     let patterns: Vec<Pattern> = names.iter().filter_map(|text| Pattern::new(text).ok()).collect();
     let is_secret = move |name: &OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
-    // The placeholder that the agent gets instead of a key is no secret. Redacting it would hide that it is not the
-    // key.
+    // The placeholder that the agent gets instead of a key is no secret. If the transcript redacted it, a reader would
+    // take it for the key.
     let given = given.into_iter().filter(|(_, value)| value != network::PLACEHOLDER);
     let own = std::env::vars_os();
     own.chain(given).filter(move |(name, _)| is_secret(name)).map(|(_, value)| value.into_vec())
 }
 
 impl Running {
-    /// Connects every stream. Only a terminal gets its threads at once.
+    /// Connects every stream. Only a terminal gets its threads now; those of pipes start with their first output.
     fn connect(&mut self, streams: Streams) -> io::Result<Option<Box<dyn Ask>>> {
         let Streams { input, output, error, is_terminal, questions, reader } = streams;
         self.reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
@@ -320,7 +332,7 @@ impl Running {
         while let Some((from, stream)) = self.started.pipes.pop() {
             let to = ends.iter_mut().find(|(known, _)| *known == stream).and_then(|(_, to)| to.take());
             let pump = self.pump(from, to, stream, &screen);
-            self.sleepers.push(LazyThread::Output(pump));
+            self.lazy_threads.push(LazyThread::Output(pump));
         }
         if let Some(to) = self.started.feeder.take() {
             self.feeder = Some(StdinFeeder::start(input.try_clone()?, to)?);
@@ -340,7 +352,7 @@ impl Running {
                     ask = Some(Box::new(asker));
                     keys = Some(typed);
                 }
-                self.type_through(input.try_clone()?, master.try_clone()?, keys)?;
+                self.forward_keys(input.try_clone()?, master.try_clone()?, keys)?;
             }
             self.started.terminal = Some(master);
             self.user_terminal = Some(users);
@@ -358,27 +370,25 @@ impl Running {
         Pump { from, to, screen, stream, recorder, tail, activity, all_dead, reader }
     }
 
-    /// Starts the thread of a service that has work. If that fails, the service is dropped and its descriptor closed,
-    /// so that the agent sees a closed peer.
-    fn wake(&mut self, index: usize) {
-        let started = match self.sleepers.swap_remove(index) {
+    /// Starts the thread of a service that has work. If that fails, this drops the service and so closes its
+    /// descriptor: the agent sees that its peer is gone instead of waiting forever.
+    fn start_lazy_thread(&mut self, index: usize) {
+        let started = match self.lazy_threads.swap_remove(index) {
             LazyThread::Output(pump) => pump.start(self.pump_done.clone()),
-            LazyThread::Shims(listener, answering) => supervisor::serve(listener, *answering),
-            LazyThread::Network(setting) => {
-                egress::start(*setting).map(|carrier| self.carrier = Some(carrier))
-            }
+            LazyThread::Shims(listener, service) => supervisor::serve(listener, *service),
+            LazyThread::Network(config) => egress::start(*config).map(|proxy| self.proxy = Some(proxy)),
         };
         if let Err(error) = started {
             self.recorder.record(
                 EventType::Note,
-                &format!("there is no thread for what the run says: {error}"),
+                &format!("cannot start a thread for the run's output, shims or network: {error}"),
                 &json!({}),
             );
         }
     }
 
-    /// Starts the thread that forwards the user's keys to the run's terminal, or to an open question.
-    fn type_through(&self, from: OwnedFd, to: OwnedFd, keys: Option<Keys>) -> io::Result<()> {
+    /// Starts the thread that forwards the user's keys: to an open question, or else to the run's terminal.
+    fn forward_keys(&self, from: OwnedFd, to: OwnedFd, keys: Option<Keys>) -> io::Result<()> {
         let over = self.over.clone();
         let work = move || {
             let mut buffer = [0u8; 4096];
@@ -392,7 +402,7 @@ impl Running {
                     Ok(0) | Err(_) => return,
                     Ok(got) => &buffer[..got],
                 };
-                if keys.as_ref().is_some_and(|keys| keys.take(got)) {
+                if keys.as_ref().is_some_and(|keys| keys.send_to_question(got)) {
                     continue;
                 }
                 if nix::unistd::write(&to, got).is_err() {
@@ -409,27 +419,27 @@ impl Running {
 
     /// Waits until the agent ends, a limit is reached or a signal arrives.
     fn wait(&mut self) -> RunEnd {
-        let signals = SignalWaiter::new(&own_signals()).ok();
+        let signals = SignalWaiter::new(&awaited_signals()).ok();
         let mut end = RunEnd::default();
         let mut kill_at: Option<Instant> = None;
-        let mut clock = Clock { seen: 0, last_active: Instant::now(), work: CpuActivity::default() };
+        let mut clock = Clock { seen: 0, last_active: Instant::now(), cpu: CpuActivity::default() };
         loop {
-            match self.next_message(signals.as_ref(), TICK) {
+            match self.next_event(signals.as_ref(), TICK) {
                 Event::Ended(ended) => {
                     end.ended = Some(ended);
                     break;
                 }
-                Event::Empty(used) => {
+                Event::AllDead(used) => {
                     self.used = Some(used);
                     break;
                 }
-                Event::Gone => break,
-                Event::Signal(Signal::SIGWINCH) => self.follow_size(),
+                Event::InitGone => break,
+                Event::Signal(Signal::SIGWINCH) => self.copy_terminal_size(),
                 // The second signal ends the grace period.
                 Event::Signal(_) if kill_at.is_some() => break,
                 Event::Signal(signal) => {
-                    end.cut = Some(StopReason::Signal(signal));
-                    // In a terminal of its own the agent already got Ctrl-C and did not end.
+                    end.stop_reason = Some(StopReason::Signal(signal));
+                    // With a terminal, the agent has already received Ctrl-C and did not end because of it.
                     let was_interrupted = self.raw.is_some() && signal == Signal::SIGINT;
                     let forwarded = if was_interrupted { Signal::SIGTERM } else { signal };
                     kill_at =
@@ -440,29 +450,29 @@ impl Running {
             if kill_at.is_some_and(|at| Instant::now() >= at) {
                 break;
             }
-            if end.cut.is_some() {
+            if end.stop_reason.is_some() {
                 continue;
             }
-            end.cut = self.limit_reached(&mut clock);
-            match end.cut {
+            end.stop_reason = self.limit_reached(&mut clock);
+            match end.stop_reason {
                 None => {}
                 // Nothing may run unrecorded.
                 Some(StopReason::Transcript | StopReason::Record) => break,
-                Some(cut) => {
+                Some(reason) => {
                     kill_at = Some(self.ask_to_end(
                         Signal::SIGTERM,
                         EventType::Timeout,
-                        format!("{} reached", cut.kind()),
+                        format!("{} reached", reason.kind()),
                     ));
                 }
             }
         }
-        if end.cut.is_none() && self.exhausted.load(Ordering::Acquire) {
-            end.cut = Some(StopReason::Budget);
+        if end.stop_reason.is_none() && self.exhausted.load(Ordering::Acquire) {
+            end.stop_reason = Some(StopReason::Budget);
         }
-        // Nothing can start once the transcript is full, so an agent that then exits by itself was cut short too.
-        if end.cut.is_none() && self.recorder.full_at().is_some() {
-            end.cut = Some(StopReason::Record);
+        // No program can start once the transcript is full, so an agent that exits then was stopped early, too.
+        if end.stop_reason.is_none() && self.recorder.full_at().is_some() {
+            end.stop_reason = Some(StopReason::Record);
         }
         if self.used.is_none() {
             end.ended = self.end_everything(end.ended);
@@ -477,8 +487,8 @@ impl Running {
         let limits = &self.started.plan.limits;
         if activity != clock.seen {
             (clock.seen, clock.last_active) = (activity, now);
-            clock.work.reset(now);
-        } else if limits.idle_seconds.is_some() && clock.work.goes_on(self.started.first_process, now) {
+            clock.cpu.reset(now);
+        } else if limits.idle_seconds.is_some() && clock.cpu.has_worked(self.started.init_pid, now) {
             clock.last_active = now;
         }
         let over = |limit: Option<u64>, since: Instant| {
@@ -499,8 +509,8 @@ impl Running {
         }
     }
 
-    /// Sends the agent a signal and returns when its grace period ends. A separate thread records it, because a
-    /// transcript that waits for its reader must not delay the end of the run.
+    /// Sends the agent a signal and returns the time at which its grace period ends. A separate thread records the
+    /// signal, because a transcript that waits for a slow reader must not delay the end of the run.
     fn ask_to_end(&self, signal: Signal, event_type: EventType, message: String) -> Instant {
         self.send_signal(signal);
         let recorder = self.recorder.clone();
@@ -509,26 +519,26 @@ impl Running {
         Instant::now() + GRACE
     }
 
-    /// Kills every process of the run and waits until they are dead. Returns how the agent ended, if that was not
-    /// `known`.
+    /// Kills every process of the run and waits until they are dead. Returns how the agent ended: `known`, or what init
+    /// reports.
     pub(crate) fn end_everything(&mut self, known: Option<Ended>) -> Option<Ended> {
         let mut ended = known;
         let _ = nix::unistd::write(&self.started.control, &InitRequest::Kill.encode());
-        let patience = Instant::now() + LONGEST_END;
+        let deadline = Instant::now() + KILL_TIMEOUT;
         loop {
-            if Instant::now() >= patience {
-                // This kills everything in init's namespace. Without a namespace, `reap_all` kills what is left.
-                let first = nix::unistd::Pid::from_raw(self.started.first_process);
-                let _ = nix::sys::signal::kill(first, Signal::SIGKILL);
+            if Instant::now() >= deadline {
+                // With a PID namespace, this kills everything in it. Without one, `reap_all` kills what is left.
+                let init = nix::unistd::Pid::from_raw(self.started.init_pid);
+                let _ = nix::sys::signal::kill(init, Signal::SIGKILL);
                 break;
             }
-            match self.next_message(None, Duration::from_secs(1)) {
+            match self.next_event(None, Duration::from_secs(1)) {
                 Event::Ended(now) => ended = ended.or(Some(now)),
-                Event::Empty(used) => {
+                Event::AllDead(used) => {
                     self.used = Some(used);
                     return ended;
                 }
-                Event::Gone => break,
+                Event::InitGone => break,
                 Event::Signal(_) | Event::Nothing => {}
             }
         }
@@ -536,21 +546,23 @@ impl Running {
         ended
     }
 
-    /// Reaps init and, if init was killed itself, the processes it has left.
+    /// Reaps init. If init was killed, also kills and reaps the processes that it left behind.
     pub(crate) fn reap_all(&mut self) {
         if !std::mem::replace(&mut self.all_dead, true) {
-            take_all_dead(self.started.first_process);
+            reap_all_descendants(self.started.init_pid);
         }
     }
 
-    fn next_message(&mut self, signals: Option<&SignalWaiter>, patience: Duration) -> Event {
+    /// Waits up to `timeout` for a signal or a message of init. Meanwhile starts the thread of every service that gets
+    /// work.
+    fn next_event(&mut self, signals: Option<&SignalWaiter>, timeout: Duration) -> Event {
         let wanted = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![wanted(self.started.control.as_fd())];
         let others = fds.len();
-        fds.extend(self.sleepers.iter().map(|sleeper| wanted(sleeper.descriptor())));
+        fds.extend(self.lazy_threads.iter().map(|service| wanted(service.descriptor())));
         let ready = match signals {
-            Some(signals) => signals.poll(&mut fds, patience),
-            None => poll(&mut fds, PollTimeout::try_from(patience).unwrap_or(PollTimeout::ZERO)),
+            Some(signals) => signals.poll(&mut fds, timeout),
+            None => poll(&mut fds, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO)),
         };
         if let Some(signal) = signals.and_then(SignalWaiter::take) {
             return Event::Signal(signal);
@@ -558,31 +570,31 @@ impl Running {
         if !matches!(ready, Ok(ready) if ready > 0) {
             return Event::Nothing;
         }
-        let came: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
+        let is_ready: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
         let found = |at: usize| fds[at].revents().unwrap_or(PollFlags::empty());
         let has_work: Vec<bool> =
             (others..fds.len()).map(|at| found(at).contains(PollFlags::POLLIN)).collect();
-        // In reverse order, because `swap_remove` invalidates later indices. Not when init has sent a message too: the
-        // run may be over, and `close` drains the rest.
-        for at in (others..came.len()).rev().filter(|&at| came[at] && !came[0]) {
+        // In reverse order, because `swap_remove` invalidates later indices. Not if init has sent a message, too: the
+        // run may be over, and `close` delivers the rest of the output.
+        for at in (others..is_ready.len()).rev().filter(|&at| is_ready[at] && !is_ready[0]) {
             if has_work[at - others] {
-                self.wake(at - others);
+                self.start_lazy_thread(at - others);
             } else {
-                // Closed without any output.
-                self.sleepers.swap_remove(at - others);
+                // The other end was closed without any output.
+                self.lazy_threads.swap_remove(at - others);
             }
         }
-        if !came[0] {
+        if !is_ready[0] {
             return Event::Nothing;
         }
         let mut message = [0u8; 64];
         let length = match nix::unistd::read(&self.started.control, &mut message) {
-            Ok(0) | Err(_) => return Event::Gone,
+            Ok(0) | Err(_) => return Event::InitGone,
             Ok(length) => length,
         };
         match InitMessage::decode(&message[..length]) {
             Some(InitMessage::AgentEnded(status)) => Event::Ended(Ended::from_status(status)),
-            Some(InitMessage::AllDead(used)) => Event::Empty(used),
+            Some(InitMessage::AllDead(used)) => Event::AllDead(used),
             _ => Event::Nothing,
         }
     }
@@ -591,14 +603,15 @@ impl Running {
         let _ = nix::unistd::write(&self.started.control, &InitRequest::Signal(signal as i32).encode());
     }
 
-    fn follow_size(&self) {
+    /// Gives the run's terminal the size of the user's.
+    fn copy_terminal_size(&self) {
         if let (Some(from), Some(to)) = (&self.user_terminal, &self.started.terminal) {
             let _ = terminal::copy_size(from.as_fd(), to.as_fd());
         }
     }
 
-    /// Ends the threads that copy input and output. Every process of the run must be dead. Delivers the rest of the
-    /// output first, unless the caller wants guard to end.
+    /// Ends the threads that copy input and output. Every process of the run must be dead. First delivers the rest of
+    /// the output, unless guard has stopped waiting for its readers.
     pub(crate) fn close(&mut self) {
         self.over.store(true, Ordering::Release);
         if let Some(feeder) = self.feeder.take() {
@@ -606,11 +619,11 @@ impl Running {
         }
         let _ = self.everything_dead.write(1);
         self.started.terminal = None;
-        while let Some(sleeper) = self.sleepers.pop() {
-            let mut fds = [PollFd::new(sleeper.descriptor(), PollFlags::POLLIN)];
+        while let Some(service) = self.lazy_threads.pop() {
+            let mut fds = [PollFd::new(service.descriptor(), PollFlags::POLLIN)];
             let has_more = poll(&mut fds, PollTimeout::ZERO).is_ok()
                 && fds[0].revents().is_some_and(|found| found.contains(PollFlags::POLLIN));
-            if let LazyThread::Output(pump) = sleeper
+            if let LazyThread::Output(pump) = service
                 && has_more
             {
                 let _ = pump.start(self.pump_done.clone());
@@ -619,9 +632,10 @@ impl Running {
         self.pump_done = None;
         let mut given_up: Option<Instant> = None;
         // Pumps send nothing: the channel is disconnected when the last one ends.
-        while matches!(self.pumps_done.recv_timeout(LOOK_AGAIN), Err(RecvTimeoutError::Timeout)) {
-            // A pump that is blocked on a stopped terminal cannot be woken. It ends with the process.
-            if is_output_given_up() && given_up.get_or_insert_with(Instant::now).elapsed() > LAST_OUTPUT {
+        while matches!(self.pumps_done.recv_timeout(POLL_INTERVAL), Err(RecvTimeoutError::Timeout)) {
+            // A pump that is blocked by a terminal whose output is stopped (Ctrl-S) cannot be woken. It ends with
+            // guard.
+            if is_output_given_up() && given_up.get_or_insert_with(Instant::now).elapsed() > PUMP_TIMEOUT {
                 break;
             }
         }
@@ -631,34 +645,36 @@ impl Running {
 
 /// When the agent was last active.
 struct Clock {
-    /// The last value of the counter of output, questions, program starts and requests.
+    /// The last value of [`Running::activity`].
     seen: u64,
     last_active: Instant,
-    /// Detects activity that shows in none of these.
-    work: CpuActivity,
+    /// Detects work that the counter does not show.
+    cpu: CpuActivity,
 }
 
-/// What the main thread waits for.
+/// What the main thread has received.
 enum Event {
+    /// The agent has ended.
     Ended(Ended),
     /// Init reports that every other process of the run is dead.
-    Empty(Used),
-    /// Init is gone.
-    Gone,
+    AllDead(Used),
+    /// Init has closed its socket, so it is dead.
+    InitGone,
     Signal(Signal),
+    /// Nothing happened before the timeout, or only a service got work.
     Nothing,
 }
 
-/// Reaps init and, if it was killed from outside, the processes it had started. guard is their subreaper then.
-pub(crate) fn take_all_dead(first_process: i32) {
+/// Reaps init. If init was killed, also kills and reaps the processes that it left behind, whose subreaper is guard.
+pub(crate) fn reap_all_descendants(init_pid: i32) {
     let own = std::process::id() as i32;
-    let mut first = process::thread_fd(first_process).ok();
+    let mut first = process::thread_fd(init_pid).ok();
     for _ in 0..1000 {
         match process::reap() {
             Ok(Some(_)) => {}
             Err(error) if error.raw_os_error() == Some(libc::ECHILD) => break,
             _ => match first.take() {
-                // Init has sent its last message or is dead. Waiting for its end is shorter than polling.
+                // Init has sent its last message or is dead. A wait for its end is shorter than a sleep in a loop.
                 Some(first) => {
                     let mut fds = [PollFd::new(first.as_fd(), PollFlags::POLLIN)];
                     let _ = poll(&mut fds, 1000u16);

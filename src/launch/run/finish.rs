@@ -1,12 +1,12 @@
 //! The end of a run: builds its result, records it as the last event of the transcript, and removes what only the run
-//! needed. Every process of the run but init must be dead before anything is inspected here.
+//! needed. Every process of the run but init must be dead before this code inspects any file.
 
 use std::sync::PoisonError;
 
 use serde_json::json;
 
 use super::directories;
-use super::event_loop::{RunEnd, Running, StopReason, take_all_dead};
+use super::event_loop::{RunEnd, Running, StopReason, reap_all_descendants};
 use super::git_session::GitSession;
 use super::{Failure, Finished};
 use crate::egress;
@@ -19,23 +19,23 @@ use crate::sys::process::Ended;
 use crate::transcript::{self, EventType, Recorder, Stream};
 
 impl Running {
-    /// Builds the result, records it and returns it.
-    pub(crate) fn conclude(
+    /// Builds and records the result, ends guard's threads, and removes the run's private directories.
+    pub(crate) fn finish(
         mut self,
         end: &RunEnd,
         enforcement: Enforcement,
         counts: Counts,
         task: &mut Option<GitSession>,
     ) -> Result<Finished, Failure> {
-        let mut result = self.put_together(end, enforcement, counts, task);
-        // Init exits while the transcript is flushed to disk. Nothing uses the run's directories any more: init has
-        // reported that every other process is dead, or `reap_all` waits for that.
+        let mut result = self.build_result(end, enforcement, counts, task);
+        // The directories can be removed while the transcript is flushed to disk and init exits: no process uses them
+        // any more. Init has reported that every other process is dead, or `reap_all` waits for that.
         self.writer.close();
         if self.used.is_none() {
             self.reap_all();
         }
         self.links.iter().for_each(|links| links.stop());
-        directories::RunCleanup::to(&self.started.plan).clean();
+        directories::RunCleanup::for_plan(&self.started.plan).clean();
         match self.writer.finish() {
             Ok(head) => result.transcript.head = Some(head.hash),
             Err(error) => {
@@ -45,13 +45,13 @@ impl Running {
             }
         }
         if !self.all_dead {
-            take_all_dead(self.started.first_process);
+            reap_all_descendants(self.started.init_pid);
         }
         Ok(Finished { result, ended: end.ended })
     }
 
     /// Builds the result and records it as the last event.
-    fn put_together(
+    fn build_result(
         &mut self,
         end: &RunEnd,
         enforcement: Enforcement,
@@ -59,20 +59,20 @@ impl Running {
         task: &mut Option<GitSession>,
     ) -> RunResult {
         self.close();
-        // Init reports what all other processes used, unless it was killed itself.
+        // Init reports what all other processes used, unless init itself was killed.
         let used = self.used.unwrap_or_else(|| {
             self.reap_all();
             Used::by_children()
         });
-        let mut traffic = self.carrier.take().map(egress::Handle::finish).unwrap_or_default();
+        let mut traffic = self.proxy.take().map(egress::Handle::finish).unwrap_or_default();
         self.network.add_refused(&mut traffic.rows);
         let counts = Counts { refusals: counts.refusals + traffic.refusals, ..counts };
         let plan = &self.started.plan;
         let took = self.started.began.elapsed();
         let ending = task.take().map(|task| task.end(&self.recorder, self.started.began_at));
         let mut ending = ending.unwrap_or_default();
-        // Only init may still be alive: every process that could write is dead.
-        let found = self.started.repositories.end(self.started.has_view, &plan.run_folder);
+        // Only init may still be alive, so no process can change the repositories any more.
+        let found = self.started.repositories.end(self.started.has_mount_namespace, &plan.run_folder);
         for finding in found {
             self.recorder.record(EventType::Finding, &finding.message, &finding);
             ending.findings.push(finding);
@@ -80,27 +80,33 @@ impl Running {
         let (files, complete) = ending
             .files
             .unwrap_or_else(|| changes(self.worktree(), self.started.began_at, plan.checkout.is_some()));
-        if let Err(error) = plan.home_state.take(&plan.home) {
+        if let Err(error) = plan.home_state.save_from(&plan.home) {
             self.recorder.record(
                 EventType::Note,
-                &format!("what the home should keep was not kept: {error}"),
+                &format!("cannot save files of the private home for the next run: {error}"),
                 &json!({}),
             );
         }
-        let login = plan.home_state.login.as_ref().map(|login| login.take(&plan.home));
+        let login = plan.home_state.login.as_ref().map(|login| login.copy_back(&plan.home));
         let message = match login {
             Some(Ok(true)) => {
-                Some("the login was refreshed in the run, and your own file has the new tokens".to_string())
+                let text =
+                    "the agent refreshed its login, and guard copied the tokens to your credential file";
+                Some(text.to_string())
             }
-            Some(Err(error)) => Some(format!("a refreshed login was not taken over: {error}")),
+            Some(Err(error)) => {
+                Some(format!("cannot copy the refreshed login to your credential file: {error}"))
+            }
             Some(Ok(false)) | None => None,
         };
         if let Some(message) = message {
             self.recorder.record(EventType::Note, &message, &json!({}));
         }
-        let (text, cut) = self.printed();
+        let (text, is_truncated) = self.output_tail();
         let mut result = RunResult {
-            success: end.cut.is_none() && end.not_started.is_none() && end.ended == Some(Ended::Code(0)),
+            success: end.stop_reason.is_none()
+                && end.not_started.is_none()
+                && end.ended == Some(Ended::Code(0)),
             tool: plan
                 .program
                 .file_name()
@@ -108,7 +114,7 @@ impl Running {
                 .unwrap_or_default(),
             session_id: plan.run_id.clone(),
             result: text,
-            result_truncated: cut,
+            result_truncated: is_truncated,
             duration: duration(took),
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             run_id: plan.run_id.clone(),
@@ -135,32 +141,33 @@ impl Running {
             },
             ..RunResult::default()
         };
-        self.explain(end, &mut result);
+        self.describe_failure(end, &mut result);
         if let Some(reader) = self.reader.take() {
             let stderr = self.tails.iter().find(|(stream, _)| *stream == Stream::Stderr);
             let stderr = stderr.map(|(_, tail)| tail.text().0).unwrap_or_default();
             reader.lock().unwrap_or_else(PoisonError::into_inner).conclude(&mut result, &stderr);
         }
-        if let Some((kind, words)) = ending.failure {
-            fail(&mut result, kind, words);
+        if let Some((kind, message)) = ending.failure {
+            fail(&mut result, kind, message);
         }
         result.denials = self.denials(counts);
         let message = match &result.error {
-            None => "ended by itself".to_string(),
+            None => "the command ended by itself".to_string(),
             Some(error) => error.clone(),
         };
         self.recorder.record(EventType::RunFinished, &message, &result);
         result
     }
 
-    /// The end of the agent's output, and whether its beginning is missing.
-    fn printed(&self) -> (String, bool) {
+    /// The last part of the agent's output, and whether an earlier part is missing.
+    fn output_tail(&self) -> (String, bool) {
         let wanted = [Stream::Stdout, Stream::Terminal];
         let tail = self.tails.iter().find(|(stream, _)| wanted.contains(stream));
         tail.map(|(_, tail)| tail.text()).unwrap_or_default()
     }
 
-    fn explain(&self, end: &RunEnd, result: &mut RunResult) {
+    /// Fills in the error of a run that failed.
+    fn describe_failure(&self, end: &RunEnd, result: &mut RunResult) {
         let plan = &self.started.plan;
         let (kind, error) = match (end, end.ended) {
             (RunEnd { not_started: Some(failure), .. }, _) => {
@@ -173,7 +180,9 @@ impl Running {
                 let problem = failure.denial.clone().unwrap_or_else(errno);
                 (kind, format!("cannot start {}: {problem}", plan.program.display()))
             }
-            (RunEnd { cut: Some(cut), .. }, _) => (cut.kind(), cut.words(plan, &self.recorder)),
+            (RunEnd { stop_reason: Some(reason), .. }, _) => {
+                (reason.kind(), reason.message(plan, &self.recorder))
+            }
             (_, Some(Ended::Code(0))) => return,
             (_, Some(Ended::Code(code))) => {
                 (ErrorKind::UpstreamError, format!("{} ended with code {code}", result.tool))
@@ -181,7 +190,7 @@ impl Running {
             (_, Some(Ended::Signal(signal))) => {
                 (ErrorKind::UpstreamError, format!("{} was ended by signal {signal}", result.tool))
             }
-            (_, None) => (ErrorKind::Internal, "the run was ended from outside".to_string()),
+            (_, None) => (ErrorKind::Internal, "something outside guard killed the run".to_string()),
         };
         let printed: Vec<String> = self.tails.iter().map(|(_, tail)| tail.text().0).collect();
         let mut last_lines: Vec<String> =
@@ -202,16 +211,17 @@ impl Running {
     }
 }
 
-/// Marks a result as failed by guard's own side. The error of the command itself moves to the details.
-fn fail(result: &mut RunResult, kind: ErrorKind, words: String) {
+/// Marks a result as failed for a reason other than the command's exit. The command's own error, if any, moves to the
+/// last lines of the details.
+fn fail(result: &mut RunResult, kind: ErrorKind, message: String) {
     result.success = false;
     let detail = result.error_detail.get_or_insert_with(ErrorDetail::default);
     if let Some(error) = result.error.take() {
         detail.last_lines.push(error);
     }
-    detail.message.clone_from(&words);
+    detail.message.clone_from(&message);
     detail.exit_code = result.exit_code;
-    result.error = Some(words);
+    result.error = Some(message);
     result.error_kind = Some(kind);
 }
 
@@ -228,27 +238,28 @@ impl StopReason {
         }
     }
 
-    fn words(self, plan: &crate::launch::LaunchPlan, recorder: &Recorder) -> String {
+    /// The message for the user.
+    fn message(self, plan: &crate::launch::LaunchPlan, recorder: &Recorder) -> String {
         match self {
             Self::Idle => {
                 format!(
-                    "no output, no new program and no work for {} seconds, the idle limit; `--timeout SECONDS` sets another, 0 none",
+                    "no output, no new program and no CPU work for {} seconds, which is the idle limit; set another with `--timeout SECONDS`, 0 for none",
                     plan.limits.idle_seconds.unwrap_or_default()
                 )
             }
             Self::Total => {
                 format!(
-                    "not done after {} seconds, the limit for the whole run; `--max-duration SECONDS` sets another, 0 none",
+                    "not done after {} seconds, which is the limit for the whole run; set another with `--max-duration SECONDS`, 0 for none",
                     plan.limits.total_seconds.unwrap_or_default()
                 )
             }
             Self::Signal(signal) => format!("cancelled by {signal}"),
-            Self::Budget => "the budget for the model is used up; `--max-tokens`, `--max-requests`, `--max-cost` and the policy's \
-                             [budget] set it"
+            Self::Budget => "the budget for model requests is used up; `--max-tokens`, `--max-requests`, `--max-cost` and \
+                             the policy's [budget] set it"
                 .to_string(),
             Self::Memory => {
                 format!(
-                    "killed for more memory than {} MiB, the `memory_mib` of the policy's [limits]",
+                    "the kernel killed a process because the run used more than {} MiB of memory; `memory_mib` in the policy's [limits] sets this limit",
                     plan.limits.memory_mib.unwrap_or_default()
                 )
             }
@@ -256,15 +267,15 @@ impl StopReason {
                 format!("the transcript cannot be written: {}", recorder.failure().unwrap_or_default())
             }
             Self::Record => format!(
-                "the record of the run reached its bound of {} MiB, and what is not recorded does not run; if the task needs more, raise \
-                 `output_mib` in the policy's [limits]",
+                "the transcript reached its limit of {} MiB, and guard runs nothing that it cannot record; if the task \
+                 needs more, raise `output_mib` in the policy's [limits]",
                 recorder.full_at().unwrap_or_default() >> 20
             ),
         }
     }
 }
 
-/// The use of models, if there was any.
+/// The tokens, requests and cost of models, if the run used any.
 fn model_usage(spent: &egress::Spent) -> Option<ModelUsage> {
     (*spent != egress::Spent::default()).then(|| ModelUsage {
         requests: spent.requests,

@@ -1,6 +1,6 @@
-//! The git side of a run: opens a worktree with its branch and private git directory, and at the end receives the
-//! agent's commits, gives the worktree back, and reports what else has changed. It must never change refs, files or
-//! settings of the user's repository other than those of this worktree and branch.
+//! The git side of a run: creates a worktree with its branch and private git directory. After the run, copies the
+//! agent's commits into the user's repository, hands the worktree back, and reports what else has changed. It must
+//! never change refs, files or settings of the user's repository other than those of this worktree and branch.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,18 +18,20 @@ use crate::workspace::{Changed, merged};
 use crate::workspace::{DisposeReport, KeepPolicy, Limits, ReceiveError, Received, Repository, Request};
 use crate::workspace::{Workspace, WorkspaceError};
 
-/// Files in a worktree's git directory that guard itself writes when it gives the worktree back.
+/// Files in a worktree's git directory that guard itself writes when it hands the worktree back.
 const WRITTEN_BY_GUARD: [&str; 4] = ["index", "logs/HEAD", "locked", "HEAD"];
-/// How many findings of one kind are listed.
-const MOST_OF_A_KIND: usize = 100;
+/// The most findings of one kind that a result lists.
+const MAX_FINDINGS: usize = 100;
 
-/// A worktree with its branch and private git directory, created for one run. Dropping it before the run took place
-/// gives the worktree back.
+/// A worktree with its branch and private git directory, created for one run. Dropping it before the run has started
+/// removes the worktree, as `KeepPolicy::Auto` says.
 pub struct GitSession {
     workspace: Workspace,
-    /// The run took place, so `end` and not `drop` gives the worktree back.
+    /// `end` hands the worktree back, so `drop` must not.
     is_ending: bool,
+    /// The state of the user's repository before the run. `None` if guard could not read it.
     before: Option<Fingerprint>,
+    /// Whether the worktree stays after the run.
     disposal: KeepPolicy,
     limits: Limits,
 }
@@ -42,12 +44,12 @@ pub(crate) struct Ending {
     pub(crate) worktree: Option<Worktree>,
     /// Changed files, and whether the list is complete. `None` if git could not list them.
     pub(crate) files: Option<(Vec<Change>, bool)>,
-    /// Why the run failed, whatever its command returned: (kind, message).
+    /// Why the run failed, whatever the command's exit code: (kind, message).
     pub(crate) failure: Option<(ErrorKind, String)>,
 }
 
 impl GitSession {
-    /// Creates everything that a run in this repository needs.
+    /// Creates the worktree, its branch and its private git directory.
     pub fn open(
         repository: &Repository,
         request: &Request,
@@ -55,13 +57,13 @@ impl GitSession {
         limits: Limits,
     ) -> Result<Self, WorkspaceError> {
         let workspace = Workspace::open(repository, request)?;
-        // Taken after the worktree was created, so that it does not count as a change. If guard cannot read the
-        // repository, the agent cannot change it either; the result then says that the comparison is missing.
+        // Taken after the worktree was created, so that the worktree does not count as a change. If guard cannot read
+        // the repository, the agent cannot change it either. A finding then says that there was no comparison.
         let before = Fingerprint::take(&repository.common_dir).ok();
         Ok(Self { workspace, is_ending: false, before, disposal, limits })
     }
 
-    /// The part of the session that the plan needs.
+    /// The paths of the session, as the plan needs them.
     pub fn checkout(&self) -> Checkout {
         let record = self.workspace.record();
         let hooks = self.workspace.run_folder().join("hooks");
@@ -79,17 +81,17 @@ impl GitSession {
         }
     }
 
-    /// How many paths with uncommitted changes of the user were copied into the worktree.
+    /// The number of the user's uncommitted changes (paths) that guard copied into the worktree.
     pub fn carried_changes(&self) -> usize {
         self.workspace.carried_changes()
     }
 
-    /// Paths that git ignores in the user's worktree. The run does not get them.
+    /// Paths in the user's worktree that git ignores, and that the run does not get.
     pub fn left_behind(&self) -> &[PathBuf] {
         self.workspace.left_behind()
     }
 
-    /// Passwords and tokens from the user's git configuration, which must not be recorded.
+    /// Passwords and tokens from the user's git configuration, which the transcript must redact.
     pub(crate) fn credentials(&self) -> Vec<Vec<u8>> {
         self.workspace.credentials().to_vec()
     }
@@ -99,12 +101,14 @@ impl GitSession {
         self.workspace.has_uncommitted_changes()
     }
 
-    /// For a run without mounts: makes the worktree's `.git` file point at the private git directory during the run.
+    /// For a run without a mount namespace: makes the worktree's `.git` file point at the private git directory until
+    /// the run has ended.
     pub(crate) fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
         self.workspace.point_at_quarantine()
     }
 
-    /// Called after the agent has ended: receives its commits, inspects what it left, and gives the worktree back.
+    /// Call this after the agent has ended. Copies its commits into the user's repository, inspects what it left, and
+    /// hands the worktree back.
     pub(crate) fn end(mut self, recorder: &Recorder, since: SystemTime) -> Ending {
         self.is_ending = true;
         let mut ending = Ending::default();
@@ -122,7 +126,8 @@ impl GitSession {
                 recorder.record(EventType::GitReceived, &message, &data);
             }
             Err(error) => {
-                let message = format!("the commits of the run were not received: {error}");
+                let message =
+                    format!("guard did not copy the commits of the run into your repository: {error}");
                 let data = json!({ "branch": self.workspace.branch(), "retryable": error.is_retryable() });
                 recorder.record(EventType::GitRefused, &message, &data);
                 if let ReceiveError::Trees(_) = error {
@@ -135,27 +140,31 @@ impl GitSession {
                 ending.failure = Some((ErrorKind::ReceiveRefused, message));
             }
         }
-        let inspected = self.look_for_dangers(&mut ending);
-        // Keep the worktree if its commits were not received, so that the user can inspect it.
+        let inspected = self.find_dangers(&mut ending);
+        // Keep the worktree if its commits were not copied, so that the user can inspect it.
         let disposal = if received.is_ok() { self.disposal } else { KeepPolicy::Keep };
-        let settled = match self.workspace.settle(disposal) {
+        let settled = match self.workspace.dispose(disposal) {
             Ok(settled) => {
                 ending.files = inspected.map(|inspected| self.files(inspected, &settled, since));
                 settled
             }
             Err(error) => {
-                let message = format!("the worktree could not be given back: {error}");
+                let message = format!(
+                    "cannot hand the worktree back to your repository: {error}; `guard worktree clean` tries again"
+                );
                 ending.findings.push(Finding::new("worktree.unsettled", message.clone(), None));
                 ending.failure.get_or_insert((ErrorKind::Internal, message));
                 DisposeReport { kept: true, ..DisposeReport::default() }
             }
         };
-        if let Some(left_out) = settled.moved.len().checked_sub(MOST_OF_A_KIND).filter(|count| *count > 0) {
-            let message = format!("{left_out} more things that were not the repository's were moved away");
+        if let Some(left_out) = settled.moved.len().checked_sub(MAX_FINDINGS).filter(|count| *count > 0) {
+            let message =
+                format!("{left_out} more files do not belong to the repository: moved out of the worktree");
             ending.findings.push(Finding::new("worktree.foreign", message, None));
         }
-        for (place, now) in settled.moved.iter().take(MOST_OF_A_KIND) {
-            let message = format!("{} was not the repository's: moved to {}", place.display(), now.display());
+        for (place, now) in settled.moved.iter().take(MAX_FINDINGS) {
+            let message =
+                format!("{} does not belong to the repository: moved to {}", place.display(), now.display());
             ending.findings.push(Finding::new("worktree.foreign", message, Some(place)));
         }
         self.compare(&settled, &mut ending);
@@ -182,10 +191,10 @@ impl GitSession {
         }
     }
 
-    /// The files changed by the commits and by the rest of the working tree together.
+    /// The files that the run changed, in commits or uncommitted, and whether the list is complete.
     fn files(&self, inspected: Inspected, settled: &DisposeReport, since: SystemTime) -> (Vec<Change>, bool) {
         let committed = inspected.changed.into_iter().map(|(path, change)| (path.path(), change));
-        let own = |(path, change): &&(PathBuf, Changed)| self.workspace.is_since(path, *change, since);
+        let own = |(path, change): &&(PathBuf, Changed)| self.workspace.may_be_since(path, *change, since);
         let all = merged(committed, settled.changes.iter().filter(own).cloned());
         let is_all = inspected.is_all && settled.all_changes && all.len() <= MOST_CHANGES;
         let change = |(path, change): (PathBuf, Changed)| Change {
@@ -199,13 +208,14 @@ impl GitSession {
         (all.into_iter().take(MOST_CHANGES).map(change).collect(), is_all)
     }
 
-    fn look_for_dangers(&self, ending: &mut Ending) -> Option<Inspected> {
+    /// Inspects the commits and the worktree for files that git or other tools would execute, and adds findings.
+    fn find_dangers(&self, ending: &mut Ending) -> Option<Inspected> {
         let record = self.workspace.record();
         let inspection = Inspection {
             objects: record.objects.clone(),
             ..Inspection::new(&record.common_dir, &record.worktree, Some(&record.base), Some(&record.tip))
         };
-        match findings::look(&inspection) {
+        match findings::inspect_with_changes(&inspection) {
             Ok(mut inspected) => {
                 let found = std::mem::take(&mut inspected.dangers);
                 ending.findings.extend(found.into_iter().map(|danger| {
@@ -219,19 +229,19 @@ impl GitSession {
                 Some(inspected)
             }
             Err(error) => {
-                let message = format!("the worktree could not be looked through: {error}");
+                let message = format!("guard could not inspect the worktree for dangerous files: {error}");
                 ending.findings.push(Finding::new("danger.unknown", message, None));
                 None
             }
         }
     }
 
-    /// Compares the repository with its state before the run. The agent cannot have changed it. Others can, and guard
-    /// leaves their changes alone.
+    /// Compares the user's repository with its state before the run, and adds findings. The sandbox keeps the agent
+    /// from changing it. The user and other programs can change it, and guard leaves their changes alone.
     fn compare(&self, settled: &DisposeReport, ending: &mut Ending) {
-        let compared = self.before.as_ref().map(|before| (before, before.again()));
+        let compared = self.before.as_ref().map(|before| (before, before.retake()));
         let Some((before, Ok(after))) = compared else {
-            let message = "the repository could not be compared with what it was".to_string();
+            let message = "guard could not compare the repository with its state before the run".to_string();
             ending.findings.push(Finding::new("repository.unknown", message, None));
             return;
         };
@@ -246,11 +256,12 @@ impl GitSession {
             grants: self.workspace.writable(),
         };
         let found: Vec<Difference> = before.compare(&after, &ours);
-        for difference in found.iter().filter(|one| one.by != Actor::Guard).take(MOST_OF_A_KIND) {
+        for difference in found.iter().filter(|one| one.by != Actor::Guard).take(MAX_FINDINGS) {
             let kind = if difference.by == Actor::Agent { "repository.broken" } else { "repository.changed" };
             ending.findings.push(Finding::new(kind, difference.to_string(), None));
             if difference.by == Actor::Agent {
-                let message = format!("something changed that only the agent can have changed: {difference}");
+                let message =
+                    format!("the repository has a change that only the agent can have made: {difference}");
                 ending.failure = Some((ErrorKind::BoundaryBroken, message));
             }
         }
@@ -259,10 +270,10 @@ impl GitSession {
 
 impl Drop for GitSession {
     fn drop(&mut self) {
-        // After a panic the agent may still be running there.
+        // After a panic, the agent may still be running in the worktree.
         if !self.is_ending && !std::thread::panicking() {
-            // If this fails, `guard worktree clean` can do it later.
-            let _ = self.workspace.settle(KeepPolicy::Auto);
+            // If this fails, the user can still call `guard worktree clean`.
+            let _ = self.workspace.dispose(KeepPolicy::Auto);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The files that a conversation keeps between the private homes of its runs: copied into a new home before a run, and
-//! out of it afterwards.
+//! The files that a conversation keeps between its runs. Every run has a new private home: guard copies the files into
+//! it before the run, and out of it afterwards.
 //!
-//! An agent has written these files. They are copied only when no process of the run is alive, only regular files and
-//! directories, and only within size limits. Symbolic links must never be followed.
+//! An agent has written these files. So guard copies them only when no process of the run is alive, only regular files
+//! and directories, and only within size limits. It must never follow a symbolic link.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -13,63 +13,68 @@ use serde::Serialize;
 
 use super::login::CopiedLogin;
 
-/// The most bytes kept of one home.
-const MOST_BYTES: u64 = 512 << 20;
-const MOST_FILES: usize = 20_000;
-const DEEPEST: usize = 32;
+/// The most bytes that guard copies into or out of one home.
+const MAX_BYTES: u64 = 512 << 20;
+/// The most files and directories.
+const MAX_FILES: usize = 20_000;
+/// The most levels of directories.
+const MAX_DEPTH: usize = 32;
 
-/// The initial content of a run's home, and what is kept of it.
+/// The initial content of a run's private home, and what guard saves of it for the next run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HomeState {
     /// Directories to copy into the home at the start. A later one overwrites files of an earlier one.
     pub from: Vec<PathBuf>,
-    /// The directory that receives what is kept.
+    /// The directory to which guard saves the paths in `keep` after the run.
     pub to: Option<PathBuf>,
-    /// The paths in the home to keep.
+    /// The paths to save, relative to the home.
     pub keep: Vec<PathBuf>,
-    /// The program's own history of conversations.
+    /// The agent's own history of conversations, if guard keeps it.
     pub history: Option<SavedHistory>,
-    /// The login that the program gets a copy of.
+    /// The user's login of which the agent gets a copy.
     pub login: Option<CopiedLogin>,
 }
 
-/// What a program keeps of its conversations between runs in one repository.
+/// The agent's own history of conversations in one repository, which guard keeps between runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SavedHistory {
-    /// The directory it is kept in.
+    /// The directory in which guard keeps it.
     pub place: PathBuf,
-    /// Files and directories: (path below that directory, path below the home).
+    /// The files and directories of the history: (path below `place`, path below the private home).
     pub paths: Vec<(PathBuf, PathBuf)>,
 }
 
 impl SavedHistory {
-    fn bring(&self, home: &Path, bounds: &mut Bounds) -> io::Result<()> {
-        for (kept, at) in &self.paths {
-            let (from, to) = (self.place.join(kept), home.join(at));
+    fn copy_into(&self, home: &Path, budget: &mut CopyBudget) -> io::Result<()> {
+        for (saved, at) in &self.paths {
+            let (from, to) = (self.place.join(saved), home.join(at));
             if from.symlink_metadata().is_ok() {
                 make_parent(&to)?;
-                copy(&from, &to, bounds, 0)?;
+                copy(&from, &to, budget, 0)?;
             }
         }
         Ok(())
     }
 
-    /// Adds the home's history to what was kept before. A lock serializes runs that end at the same time.
-    fn take(&self, home: &Path) -> io::Result<()> {
+    /// Adds the home's history to the saved one. A lock serializes runs that end at the same time.
+    fn save_from(&self, home: &Path) -> io::Result<()> {
         make_parent(&self.place)?;
         let lock = fs::File::options().create(true).append(true).open(self.place.with_extension("lock"))?;
         lock.lock()?;
-        let gather = |with_old: bool| {
+        let save = |with_old: bool| {
             replace(&self.place, |new| {
-                let mut bounds = Bounds::new();
+                let mut budget = CopyBudget::new();
                 if with_old && self.place.exists() {
-                    copy(&self.place, new, &mut bounds, 0)?;
+                    copy(&self.place, new, &mut budget, 0)?;
                 }
-                self.paths.iter().try_for_each(|(kept, at)| take_one(home, at, &new.join(kept), &mut bounds))
+                for (saved, at) in &self.paths {
+                    copy_out(home, at, &new.join(saved), &mut budget)?;
+                }
+                Ok(())
             })
         };
-        // Over the size limit with the older history: keep only the new one.
-        gather(true).or_else(|_| gather(false))
+        // If old and new history together exceed the size limit, save only the new one.
+        save(true).or_else(|_| save(false))
     }
 }
 
@@ -77,7 +82,7 @@ fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| DirBuilder::new().mode(0o700).recursive(true).create(parent))
 }
 
-/// Replaces a directory by a new one that `fill` has filled.
+/// Replaces a directory with a new one that `fill` has filled. If `fill` fails, the old directory stays.
 fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let new = place.with_extension(format!("new-{}", std::process::id()));
     let made = DirBuilder::new().mode(0o700).recursive(true).create(&new).and_then(|()| fill(&new));
@@ -95,85 +100,91 @@ fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
     Ok(())
 }
 
-/// Copies one path out of a home, unless a component is a symbolic link: the agent could point it anywhere.
-fn take_one(home: &Path, path: &Path, to: &Path, bounds: &mut Bounds) -> io::Result<()> {
+/// Copies one path out of a home. Skips it if a component is a symbolic link, because the agent could point that
+/// anywhere.
+fn copy_out(home: &Path, path: &Path, to: &Path, budget: &mut CopyBudget) -> io::Result<()> {
     let mut at = home.to_path_buf();
-    let is_real = path.components().all(|part| {
+    let has_no_link = path.components().all(|part| {
         at.push(part);
         at.symlink_metadata().is_ok_and(|data| !data.is_symlink())
     });
-    if !is_real {
+    if !has_no_link {
         return Ok(());
     }
     make_parent(to)?;
-    copy(&at, to, bounds, 0)
+    copy(&at, to, budget, 0)
 }
 
 impl HomeState {
-    /// The first path in `keep` that could lead out of the home.
-    pub fn bad_path(&self) -> Option<&Path> {
+    /// The first path in `keep` that is empty, absolute or contains `..`, and so could lead out of the home.
+    pub fn invalid_path(&self) -> Option<&Path> {
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         self.keep.iter().map(PathBuf::as_path).find(|path| path.as_os_str().is_empty() || !is_plain(path))
     }
 
-    /// Copies history, kept files and login into a new home.
-    pub(crate) fn bring(&self, home: &Path) -> io::Result<()> {
-        let mut bounds = Bounds::new();
-        self.history.iter().try_for_each(|history| history.bring(home, &mut bounds))?;
-        self.from.iter().try_for_each(|from| copy(from, home, &mut bounds, 0))?;
-        self.login.iter().try_for_each(|login| login.bring(home))
+    /// Copies the history, the saved files and the login into a new private home.
+    pub(crate) fn copy_into(&self, home: &Path) -> io::Result<()> {
+        let mut budget = CopyBudget::new();
+        self.history.iter().try_for_each(|history| history.copy_into(home, &mut budget))?;
+        self.from.iter().try_for_each(|from| copy(from, home, &mut budget, 0))?;
+        self.login.iter().try_for_each(|login| login.copy_into(home))
     }
 
-    /// Copies what is kept out of a home that is about to be removed. Replaces the old copy only when the new one is
-    /// complete.
-    pub(crate) fn take(&self, home: &Path) -> io::Result<()> {
-        self.history.iter().try_for_each(|history| history.take(home))?;
+    /// Saves the history and the paths in `keep` from a private home that is about to be removed. Replaces the old copy
+    /// only when the new one is complete.
+    pub(crate) fn save_from(&self, home: &Path) -> io::Result<()> {
+        self.history.iter().try_for_each(|history| history.save_from(home))?;
         let Some(to) = &self.to else { return Ok(()) };
-        let mut bounds = Bounds::new();
+        let mut budget = CopyBudget::new();
         replace(to, |new| {
-            self.keep.iter().try_for_each(|path| take_one(home, path, &new.join(path), &mut bounds))
+            self.keep.iter().try_for_each(|path| copy_out(home, path, &new.join(path), &mut budget))
         })
     }
 }
 
-struct Bounds {
+/// How much guard may still copy.
+struct CopyBudget {
     bytes: u64,
     files: usize,
 }
 
-impl Bounds {
+impl CopyBudget {
     fn new() -> Self {
-        Self { bytes: MOST_BYTES, files: MOST_FILES }
+        Self { bytes: MAX_BYTES, files: MAX_FILES }
     }
 
-    fn take(&mut self, bytes: u64) -> io::Result<()> {
-        self.files = self.files.checked_sub(1).ok_or_else(too_much)?;
-        self.bytes = self.bytes.checked_sub(bytes).ok_or_else(too_much)?;
+    /// Accounts for one file of this size.
+    fn spend(&mut self, bytes: u64) -> io::Result<()> {
+        self.files = self.files.checked_sub(1).ok_or_else(too_large)?;
+        self.bytes = self.bytes.checked_sub(bytes).ok_or_else(too_large)?;
         Ok(())
     }
 }
 
-fn too_much() -> io::Error {
-    io::Error::other("more than a conversation may keep of its home")
+fn too_large() -> io::Error {
+    io::Error::other(format!(
+        "there is more than a conversation may keep: {} MiB, {MAX_FILES} files, {MAX_DEPTH} levels of directories",
+        MAX_BYTES >> 20
+    ))
 }
 
-fn copy(from: &Path, to: &Path, bounds: &mut Bounds, depth: usize) -> io::Result<()> {
+fn copy(from: &Path, to: &Path, budget: &mut CopyBudget, depth: usize) -> io::Result<()> {
     let data = from.symlink_metadata()?;
     if data.is_file() {
-        bounds.take(data.len())?;
+        budget.spend(data.len())?;
         fs::copy(from, to)?;
     } else if data.is_dir() {
-        if depth > DEEPEST {
-            return Err(too_much());
+        if depth > MAX_DEPTH {
+            return Err(too_large());
         }
-        bounds.take(0)?;
+        budget.spend(0)?;
         match DirBuilder::new().mode(0o700).create(to) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
         for entry in fs::read_dir(from)? {
             let entry = entry?;
-            copy(&entry.path(), &to.join(entry.file_name()), bounds, depth + 1)?;
+            copy(&entry.path(), &to.join(entry.file_name()), budget, depth + 1)?;
         }
     }
     Ok(())
@@ -197,10 +208,10 @@ mod tests {
                 .unwrap_or_else(|error| panic!("{error}"));
             fs::write(home.join("projects").join(directory).join(file), file)
                 .unwrap_or_else(|error| panic!("{error}"));
-            history(directory).take(&home).unwrap_or_else(|error| panic!("{error}"));
+            history(directory).save_from(&home).unwrap_or_else(|error| panic!("{error}"));
         }
         let home = root.join("third");
-        history("third").bring(&home, &mut Bounds::new()).unwrap_or_else(|error| panic!("{error}"));
+        history("third").copy_into(&home, &mut CopyBudget::new()).unwrap_or_else(|error| panic!("{error}"));
         for file in ["a", "b"] {
             assert_eq!(fs::read_to_string(home.join("projects/third").join(file)).unwrap_or_default(), file);
         }
@@ -224,18 +235,18 @@ mod tests {
             keep: ["a", "linked/passwd", "missing"].map(PathBuf::from).to_vec(),
             ..HomeState::default()
         };
-        home_state.take(&home).unwrap_or_else(|error| panic!("{error}"));
+        home_state.save_from(&home).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(fs::read_to_string(store.join("a/b/file")).unwrap_or_default(), "kept");
         for gone in ["a/etc", "a/passwd", "linked", "other", "missing"] {
             assert!(store.join(gone).symlink_metadata().is_err(), "{gone}");
         }
         let next = root.join("next");
         fs::create_dir(&next).unwrap_or_else(|error| panic!("{error}"));
-        home_state.bring(&next).unwrap_or_else(|error| panic!("{error}"));
+        home_state.copy_into(&next).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(fs::read_to_string(next.join("a/b/file")).unwrap_or_default(), "kept");
         for bad in ["", "..", "a/../..", "/etc"] {
             let home_state = HomeState { keep: vec![PathBuf::from(bad)], ..HomeState::default() };
-            assert!(home_state.bad_path().is_some(), "{bad}");
+            assert!(home_state.invalid_path().is_some(), "{bad}");
         }
         let _ = fs::remove_dir_all(&root);
     }

@@ -1,96 +1,101 @@
-//! Decides whether a silent run is working, by the CPU time of every process below its init.
+//! Decides whether a silent run is working, by the CPU time of init and all its descendants.
 //!
 //! A compiler can be silent for minutes, and so can an agent that waits for a model that never answers. CPU use tells
-//! them apart. The kernel adds the time of an ended process to the parent that reaped it, so between two samples only
-//! the time of processes that nobody reaped is lost.
+//! them apart. The kernel adds the CPU time of a process that has ended to the parent that reaped it, so only the time
+//! of processes that have not been reaped is missing from a sample.
 
 use std::time::{Duration, Instant};
 
 use crate::launch::process::descendants;
 
 /// The time between two samples. They are taken only while nothing else shows that the run is alive.
-const PAUSE: Duration = Duration::from_millis(500);
-/// At least one part in this many of one CPU's time counts as work. Timers of an idle process use less.
-const PART: u32 = 50;
-/// On an overloaded machine a working process may get less than that. So a run that is runnable in this many samples in
-/// a row counts as working, too.
-const WAITING: u32 = 5;
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+/// CPU time counts as work if it is at least the elapsed time divided by this. Timers of an idle process use less.
+const MIN_SHARE_DIVISOR: u32 = 50;
+/// On an overloaded machine a working process may get less than that. So a run with a runnable process in this many
+/// samples in a row counts as working, too.
+const RUNNABLE_SAMPLES: u32 = 5;
 /// `/proc` reports CPU time in hundredths of a second, whatever the kernel's own clock.
 const TICK: Duration = Duration::from_millis(10);
 
 /// The CPU use of a run since it was last seen working.
 #[derive(Debug, Default)]
 pub(crate) struct CpuActivity {
+    /// The sample to compare the next one with.
     since: Option<Sample>,
+    /// The time of the last sample.
     last: Option<Instant>,
     /// The number of samples in a row in which a process was runnable.
-    wanting: u32,
+    runnable_samples: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     time: Instant,
+    /// The CPU time that all processes have used so far.
     used: Duration,
-    /// A process is running or runnable.
-    wants: bool,
+    /// A process is running, or waits for a CPU.
+    is_runnable: bool,
 }
 
 impl CpuActivity {
-    /// Starts over, because something else has shown that the run is alive. The next sample is not taken at once,
-    /// because a short run needs none. It is taken early enough that a second one, which can show work, comes before
-    /// the shortest limit of one second.
+    /// Starts over, because something else has shown that the run is alive. The next sample is due in half an interval:
+    /// not now, because a short run needs none, but early enough that a second one, which can show work, is taken
+    /// before the shortest idle limit of one second.
     pub(crate) fn reset(&mut self, now: Instant) {
-        *self = Self { last: Some(now.checked_sub(PAUSE / 2).unwrap_or(now)), ..Self::default() };
+        *self = Self { last: Some(now.checked_sub(SAMPLE_INTERVAL / 2).unwrap_or(now)), ..Self::default() };
     }
 
-    /// Whether the next sample is due.
     fn is_due(&self, now: Instant) -> bool {
-        self.last.is_none_or(|last| now.duration_since(last) >= PAUSE)
+        self.last.is_none_or(|last| now.duration_since(last) >= SAMPLE_INTERVAL)
     }
 
-    /// Whether the processes below `root` have worked since they were last seen working. Samples only when one is due.
-    pub(crate) fn goes_on(&mut self, root: i32, now: Instant) -> bool {
+    /// Takes a sample if one is due. Returns whether it shows that `root` or a descendant has worked since the last
+    /// time that one did.
+    pub(crate) fn has_worked(&mut self, root: i32, now: Instant) -> bool {
         if !self.is_due(now) {
             return false;
         }
         self.last = Some(now);
-        let mut look = Sample { time: now, used: Duration::ZERO, wants: false };
-        for pid in std::iter::once(root).chain(descendants::of(root)) {
+        let mut sample = Sample { time: now, used: Duration::ZERO, is_runnable: false };
+        for pid in std::iter::once(root).chain(descendants::list(root)) {
             let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let (wants, used) = time_in(&String::from_utf8_lossy(&text)).unwrap_or_default();
-            look.used += used;
-            look.wants |= wants;
+            let (is_runnable, used) = parse_stat(&String::from_utf8_lossy(&text)).unwrap_or_default();
+            sample.used += used;
+            sample.is_runnable |= is_runnable;
         }
-        self.see(look)
+        self.add(sample)
     }
 
-    fn see(&mut self, look: Sample) -> bool {
+    /// Adds a sample. Returns whether it shows work.
+    fn add(&mut self, sample: Sample) -> bool {
         let Some(since) = self.since else {
-            self.since = Some(look);
+            self.since = Some(sample);
             return false;
         };
-        let elapsed = look.time.duration_since(since.time);
-        self.wanting = if look.wants { self.wanting + 1 } else { 0 };
-        let works = is_work(elapsed, look.used.saturating_sub(since.used)) || self.wanting >= WAITING;
-        // The total shrinks when a process ends that nobody reaps.
-        let used = since.used.min(look.used);
-        self.since = Some(if works { look } else { Sample { used, ..since } });
-        works
+        let elapsed = sample.time.duration_since(since.time);
+        self.runnable_samples = if sample.is_runnable { self.runnable_samples + 1 } else { 0 };
+        let is_working = is_work(elapsed, sample.used.saturating_sub(since.used))
+            || self.runnable_samples >= RUNNABLE_SAMPLES;
+        // The total shrinks when a process ends that its parent does not reap.
+        let used = since.used.min(sample.used);
+        self.since = Some(if is_working { sample } else { Sample { used, ..since } });
+        is_working
     }
 }
 
 fn is_work(elapsed: Duration, used: Duration) -> bool {
-    used * PART >= elapsed
+    used * MIN_SHARE_DIVISOR >= elapsed
 }
 
-/// Whether a process is runnable, and the CPU time of it and its reaped children.
-fn time_in(stat: &str) -> Option<(bool, Duration)> {
-    // The name may contain parentheses and blanks, so the kernel's own fields begin after the last parenthesis.
+/// Parses `/proc/PID/stat`: whether the process is runnable, and the CPU time of it and its reaped children.
+fn parse_stat(stat: &str) -> Option<(bool, Duration)> {
+    // The process name may contain parentheses and blanks, so the other fields begin after the last parenthesis.
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut words = rest.split_whitespace();
-    let wants = words.next()? == "R";
-    let ticks = words.skip(10).take(4).map_while(|word| word.parse::<u32>().ok());
-    Some((wants, TICK * ticks.sum::<u32>()))
+    let mut fields = rest.split_whitespace();
+    let is_runnable = fields.next()? == "R";
+    let ticks = fields.skip(10).take(4).map_while(|field| field.parse::<u32>().ok());
+    Some((is_runnable, TICK * ticks.sum::<u32>()))
 }
 
 #[cfg(test)]
@@ -98,17 +103,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_read_whatever_the_name() {
+    fn stat_is_parsed_whatever_the_process_name() {
         for name in ["sh", "a b", "x) R 1 1 1", "(((", ""] {
             let stat = format!("7 ({name}) S 1 7 7 0 -1 4194304 100 0 0 0 3 4 5 6 20 0 1 0 100 1000 10");
-            assert_eq!(time_in(&stat), Some((false, Duration::from_millis(180))), "{name}");
+            assert_eq!(parse_stat(&stat), Some((false, Duration::from_millis(180))), "{name}");
         }
-        assert_eq!(time_in("7 (sh) R 1 7"), Some((true, Duration::ZERO)));
-        assert_eq!((time_in(""), time_in("7 (sh)")), (None, None));
+        assert_eq!(parse_stat("7 (sh) R 1 7"), Some((true, Duration::ZERO)));
+        assert_eq!((parse_stat(""), parse_stat("7 (sh)")), (None, None));
     }
 
     #[test]
-    fn two_looks_come_before_the_shortest_limit() {
+    fn two_samples_are_due_before_the_shortest_limit() {
         let (began, mut work) = (Instant::now(), CpuActivity::default());
         let after = |milliseconds: u64| began + Duration::from_millis(milliseconds);
         work.reset(began);
@@ -118,16 +123,16 @@ mod tests {
     }
 
     #[test]
-    fn a_fiftieth_of_a_processor_is_work_however_unevenly_it_comes() {
+    fn a_fiftieth_of_a_cpu_is_work_however_unevenly_it_is_used() {
         let second = Duration::from_secs(1);
         assert!(is_work(second, second) && is_work(second, Duration::from_millis(20)));
         assert!(!is_work(second, Duration::from_millis(10)) && !is_work(second, Duration::ZERO));
         let (began, mut work) = (Instant::now(), CpuActivity::default());
         let mut at = |milliseconds: u64, used: u64| {
             let time = began + Duration::from_millis(milliseconds);
-            work.see(Sample { time, used: Duration::from_millis(used), wants: false })
+            work.add(Sample { time, used: Duration::from_millis(used), is_runnable: false })
         };
-        assert!(!at(0, 500), "a first look tells nothing");
+        assert!(!at(0, 500), "a first sample shows nothing");
         // One tick in a second and a half is a timer; more is work.
         assert!(!at(500, 500) && !at(1000, 510) && !at(1500, 510) && at(1600, 540));
         // Counted anew from there. Time that vanished is not subtracted from later work.
@@ -135,12 +140,16 @@ mod tests {
     }
 
     #[test]
-    fn what_wants_a_processor_and_gets_none_is_at_work() {
+    fn a_process_that_waits_for_a_cpu_is_working() {
         let (time, used) = (Instant::now(), Duration::ZERO);
         let mut work = CpuActivity::default();
-        work.see(Sample { time, used, wants: true });
-        let mut seen = |number: u32, wants| work.see(Sample { time: time + PAUSE * number, used, wants });
-        assert!((1..WAITING).all(|number| !seen(number, true)) && seen(WAITING, true));
-        assert!(!seen(WAITING + 1, false) && !seen(WAITING + 2, true), "once is chance");
+        work.add(Sample { time, used, is_runnable: true });
+        let mut is_working = |number: u32, is_runnable| {
+            work.add(Sample { time: time + SAMPLE_INTERVAL * number, used, is_runnable })
+        };
+        assert!((1..RUNNABLE_SAMPLES).all(|number| !is_working(number, true)));
+        assert!(is_working(RUNNABLE_SAMPLES, true));
+        assert!(!is_working(RUNNABLE_SAMPLES + 1, false));
+        assert!(!is_working(RUNNABLE_SAMPLES + 2, true), "one runnable sample is not enough");
     }
 }

@@ -1,8 +1,8 @@
-//! A copy of the user's login for an agent that has no API key. The user's credential file is copied into the private
-//! home, and tokens that the agent's CLI has refreshed are copied back afterwards.
+//! A copy of the user's login, for an agent that has no API key. guard copies the user's credential file into the
+//! private home, and after the run copies tokens back that the agent's CLI has refreshed.
 //!
-//! The agent can read the copy, and it may have written anything into it. So only the values that a refresh replaces
-//! are copied back, each only with its old type, and only while the user's file is still the one that was copied.
+//! The agent can read the copy, and can write anything into it. So guard copies back only the values that a refresh
+//! replaces, each only with its old type, and only if the user's file has not changed since it was copied.
 
 use std::fmt;
 use std::fs;
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-/// A larger file cannot be a credential file.
-const LARGEST_FILE: u64 = 256 << 10;
-/// What the transcript can redact.
-const LONGEST_TOKEN: usize = crate::sys::secret::LARGEST;
+/// The largest file that guard accepts as a credential file, in bytes.
+const MAX_FILE_BYTES: u64 = 256 << 10;
+/// The longest token that guard copies back, in bytes: the transcript cannot redact longer ones.
+const MAX_TOKEN_BYTES: usize = crate::sys::secret::LARGEST;
 
-/// A credential file that a run gets a copy of.
+/// A credential file of the user of which a run gets a copy.
 #[derive(Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CopiedLogin {
     /// The user's file, with symbolic links resolved.
@@ -77,20 +77,20 @@ impl CopiedLogin {
     }
 
     /// Writes the copy into a private home.
-    pub(crate) fn bring(&self, home: &Path) -> io::Result<()> {
+    pub(crate) fn copy_into(&self, home: &Path) -> io::Result<()> {
         write_private(&home.join(&self.at), &self.content)
     }
 
     /// Copies refreshed values from a private home into the user's file. Returns whether there were any.
-    pub(crate) fn take(&self, home: &Path) -> io::Result<bool> {
-        let Some(theirs) = read_in_home(home, &self.at)?.and_then(|bytes| parse(&bytes)) else {
+    pub(crate) fn copy_back(&self, home: &Path) -> io::Result<bool> {
+        let Some(refreshed) = read_in_home(home, &self.at)?.and_then(|bytes| parse(&bytes)) else {
             return Ok(false);
         };
-        let Some(mut own) = parse(&self.content) else { return Ok(false) };
+        let Some(mut content) = parse(&self.content) else { return Ok(false) };
         let mut changed = false;
         for key in &self.refreshed {
-            let (Some(new), Some(old)) = (theirs.pointer(&pointer(key)), own.pointer_mut(&pointer(key)))
-            else {
+            let (new, old) = (refreshed.pointer(&pointer(key)), content.pointer_mut(&pointer(key)));
+            let (Some(new), Some(old)) = (new, old) else {
                 continue;
             };
             if new != old && is_token_like(new, old) {
@@ -102,10 +102,10 @@ impl CopiedLogin {
             return Ok(false);
         }
         if read_small(&self.source)?.as_deref() != Some(&self.content) {
-            let message = "the login was refreshed in the run, but your own file has changed meanwhile and stays as it is";
-            return Err(io::Error::other(message));
+            let problem = format!("{} has changed during the run", self.source.display());
+            return Err(io::Error::other(problem));
         }
-        let mut text = serde_json::to_vec_pretty(&own)?;
+        let mut text = serde_json::to_vec_pretty(&content)?;
         text.push(b'\n');
         write_private(&self.source, &text)?;
         Ok(true)
@@ -121,17 +121,18 @@ impl fmt::Debug for CopiedLogin {
     }
 }
 
-/// Whether the new value has the type of the old one, and a size and shape that tokens and times have.
+/// Whether the new value has the type of the old one, and looks like a token or a time.
 fn is_token_like(new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::String(new), Value::String(_)) => {
-            !new.is_empty() && new.len() <= LONGEST_TOKEN && new.bytes().all(|byte| byte.is_ascii_graphic())
+            !new.is_empty() && new.len() <= MAX_TOKEN_BYTES && new.bytes().all(|byte| byte.is_ascii_graphic())
         }
         (Value::Number(_), Value::Number(_)) => true,
         _ => false,
     }
 }
 
+/// The JSON pointer of a key with dots.
 fn pointer(key: &str) -> String {
     format!("/{}", key.replace('.', "/"))
 }
@@ -140,20 +141,21 @@ fn parse(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice(bytes).ok().filter(Value::is_object)
 }
 
-/// The content of a regular file, unless it is too large. Does not follow a symbolic link in the last component.
+/// The content of a file; `None` if it is not regular or too large. Fails if the last component is a symbolic link.
 fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let data = file.metadata()?;
-    if !data.is_file() || data.len() > LARGEST_FILE {
+    if !data.is_file() || data.len() > MAX_FILE_BYTES {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    file.take(LARGEST_FILE).read_to_end(&mut bytes)?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
     Ok(Some(bytes))
 }
 
-/// The content of a file in the private home, unless a component is a symbolic link, which the agent may have made.
+/// The content of a file in the private home. `None` if it does not exist, or if a component is a symbolic link: the
+/// agent may have created that.
 fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut directory = home.to_path_buf();
     for part in at.parent().into_iter().flat_map(Path::components) {
@@ -168,7 +170,7 @@ fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Atomically replaces a file by one that only its owner can read.
+/// Atomically replaces a file with one that only its owner can read.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     let mut name = path.file_name().unwrap_or_default().to_os_string();
@@ -208,7 +210,7 @@ mod tests {
             let refreshed = ["oauth.access", "oauth.refresh", "oauth.expires"].map(String::from);
             let login =
                 CopiedLogin::read(&user, Path::new(AT), &refreshed).unwrap_or_else(|error| panic!("{error}"));
-            login.bring(&root.join("private")).unwrap_or_else(|error| panic!("{error}"));
+            login.copy_into(&root.join("private")).unwrap_or_else(|error| panic!("{error}"));
             Self { root, login }
         }
 
@@ -216,8 +218,8 @@ mod tests {
             fs::write(self.root.join("private").join(AT), text).unwrap_or_else(|error| panic!("{error}"));
         }
 
-        fn take(&self) -> io::Result<bool> {
-            self.login.take(&self.root.join("private"))
+        fn copy_back(&self) -> io::Result<bool> {
+            self.login.copy_back(&self.root.join("private"))
         }
 
         fn users_file(&self) -> String {
@@ -232,50 +234,50 @@ mod tests {
     }
 
     #[test]
-    fn refreshed_tokens_come_back_and_nothing_else() {
+    fn only_refreshed_tokens_are_copied_back() {
         let homes = Homes::new("refreshed");
-        assert!(!homes.take().unwrap_or_else(|error| panic!("{error}")), "nothing was refreshed");
+        assert!(!homes.copy_back().unwrap_or_else(|error| panic!("{error}")), "nothing was refreshed");
         homes.agent_writes(
             r#"{"oauth":{"access":"new-access-token-1","refresh":5,"expires":2,"plan":"none"},"apiKeyHelper":"evil"}"#,
         );
-        assert!(homes.take().unwrap_or_else(|error| panic!("{error}")));
+        assert!(homes.copy_back().unwrap_or_else(|error| panic!("{error}")));
         let own: Value = serde_json::from_str(&homes.users_file()).unwrap_or_default();
         let expected = r#"{"oauth":{"access":"new-access-token-1","refresh":"old-refresh-token","expires":2,"plan":"pro"}}"#;
         assert_eq!(own, serde_json::from_str::<Value>(expected).unwrap_or_default());
     }
 
     #[test]
-    fn what_is_no_credential_file_does_not_come_back() {
+    fn only_credential_files_are_copied_back() {
         let homes = Homes::new("strange");
         let private = homes.root.join("private").join(AT);
         for text in ["", "[]", "{}", "no json", r#"{"oauth":{"access":"with space and\nline"}}"#] {
             homes.agent_writes(text);
-            assert!(!homes.take().unwrap_or_else(|error| panic!("{text}: {error}")), "{text}");
+            assert!(!homes.copy_back().unwrap_or_else(|error| panic!("{text}: {error}")), "{text}");
         }
         homes.agent_writes(&format!(r#"{{"oauth":{{"access":"{}"}}}}"#, "x".repeat(300 << 10)));
-        assert!(!homes.take().unwrap_or(true));
+        assert!(!homes.copy_back().unwrap_or(true));
         // A link to another file of the user.
         let other = homes.root.join("user/other.json");
         fs::write(&other, r#"{"oauth":{"access":"another-secret-000"}}"#)
             .unwrap_or_else(|error| panic!("{error}"));
         fs::remove_file(&private).unwrap_or_else(|error| panic!("{error}"));
         std::os::unix::fs::symlink(&other, &private).unwrap_or_else(|error| panic!("{error}"));
-        assert!(!homes.take().unwrap_or_else(|error| panic!("{error}")));
+        assert!(!homes.copy_back().unwrap_or_else(|error| panic!("{error}")));
         assert_eq!(homes.users_file(), CREDENTIALS);
     }
 
     #[test]
-    fn a_file_that_the_user_has_changed_meanwhile_stays() {
+    fn a_file_that_has_changed_during_the_run_stays() {
         let homes = Homes::new("meanwhile");
         homes.agent_writes(&CREDENTIALS.replace("old-access-token-0", "new-access-token-1"));
         let users = CREDENTIALS.replace("old-access-token-0", "the-users-own-token");
         fs::write(homes.root.join("user").join(AT), &users).unwrap_or_else(|error| panic!("{error}"));
-        assert!(homes.take().is_err());
+        assert!(homes.copy_back().is_err());
         assert_eq!(homes.users_file(), users);
     }
 
     #[test]
-    fn what_is_missing_or_no_json_is_named() {
+    fn errors_name_a_file_that_is_missing_or_not_json() {
         let root = std::env::temp_dir().join(format!("guard-login-none-{}", std::process::id()));
         fs::create_dir_all(&root).unwrap_or_else(|error| panic!("{error}"));
         let read =

@@ -1,9 +1,10 @@
-//! The supervisor's side of a run: creates what the plan says, starts the processes, watches over them, ends them, and
-//! returns the result.
+//! guard's own side of a run: creates what the plan lists, starts the processes, supervises and ends them, and returns
+//! the result.
 //!
-//! This code stays outside the sandbox. guard must have one thread until init is ready, so that a fork is a clean copy;
-//! there may be a second fork if the first init could not get namespaces. Afterwards notifications, the transcript,
-//! shims and every output stream have a thread each. The main thread only waits: for the end, a signal or a limit.
+//! This code runs outside the sandbox. guard must have a single thread until init is ready, because `fork` copies only
+//! the calling thread. It forks a second time if the first init could not create its namespaces. Afterwards seccomp
+//! notifications, the transcript, the shims and every output stream have a thread each. The main thread only waits: for
+//! the end of the run, a signal or a limit.
 pub(crate) mod cache_links;
 pub(crate) mod caller_output;
 pub(crate) mod directories;
@@ -34,7 +35,7 @@ use cache_links::Links;
 use git_session::GitSession;
 use login::CopiedLogin;
 use nested_repositories::{MOUNTS_FIX, RepositoryWatch};
-use signals::hold_signals;
+use signals::block_signals;
 
 use crate::outcome::RunResult;
 use crate::policy::{Namespaces, Policy};
@@ -43,31 +44,32 @@ use crate::supervisor;
 use crate::sys::process::{self, Ended};
 use crate::transcript::{self, Observer, Sink, Stream};
 
-/// Interprets the program's standard output and adds what it found to the run's result.
+/// Parses the standard output of an agent that guard knows, and completes the run's result with what it says.
 pub trait OutputReader: Send {
-    /// Receives the next bytes of output, which may be cut anywhere.
+    /// Receives the next bytes of output. A piece may end in the middle of a line or a character.
     fn read(&mut self, bytes: &[u8]);
-    /// Called at the end of the output, before the result is recorded. `stderr` is the end of standard error.
+    /// Completes the result after the last byte of output and before guard records it. `stderr` is the last part of the
+    /// agent's standard error.
     fn conclude(&mut self, result: &mut RunResult, stderr: &str);
 }
 
-/// What the run's standard streams are connected to.
+/// The caller's streams to which guard connects the agent's standard streams.
 pub struct Streams {
-    /// Standard input.
+    /// The source of the agent's standard input.
     pub input: OwnedFd,
-    /// Where standard output goes; with `None` only to the transcript and the result.
+    /// The destination of standard output. With `None`, the output goes only to the transcript and the result.
     pub output: Option<OwnedFd>,
-    /// Where standard error goes; with `None` only to the transcript and the result.
+    /// The destination of standard error. With `None`, it goes only to the transcript and the result.
     pub error: Option<OwnedFd>,
     /// Which of [input, output, error] are the user's terminal.
     pub is_terminal: [bool; 3],
-    /// The user's terminal for questions, if there is one.
+    /// The terminal on which guard asks the user for approval, if there is one.
     pub questions: Option<OwnedFd>,
-    /// Interprets the output, if guard knows the program.
+    /// The parser of the output, if guard knows the program.
     pub reader: Option<Box<dyn OutputReader>>,
 }
 
-/// Why a run could not take place, or had to be aborted.
+/// Why guard could not start a run, or had to abort it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -76,24 +78,27 @@ pub enum Failure {
     Unavailable {
         /// The policy's name.
         policy: String,
-        /// What is missing.
+        /// The missing kernel features, each with a way to get it.
         needs: Vec<Need>,
     },
-    /// The canary did something forbidden inside the sandbox.
-    #[error("the sandbox does not hold: inside it could still {0}")]
+    /// The canary, a self-test that tries forbidden operations inside the sandbox, succeeded with one of them.
+    #[error(
+        "the sandbox does not work on this machine: a test inside it could {0}; guard did not start the agent"
+    )]
     Canary(String),
-    /// A system call or another operation of the machine failed.
-    #[error("{step}: {problem}")]
-    Machine {
-        /// The step that failed.
+    /// A system call failed, or a process of the run did not do what it should.
+    #[error("cannot {step}: {problem}")]
+    Step {
+        /// The step that failed, as a verb with its object: `start the supervisor`.
         step: &'static str,
         /// The error's text.
         problem: String,
     },
 }
 
-pub(crate) fn machine(step: &'static str) -> impl FnOnce(io::Error) -> Failure {
-    move |error| Failure::Machine { step, problem: error.to_string() }
+/// For `map_err`: turns an I/O error into a failure of this step.
+pub(crate) fn step_failed(step: &'static str) -> impl FnOnce(io::Error) -> Failure {
+    move |error| Failure::Step { step, problem: error.to_string() }
 }
 
 /// A run that is over.
@@ -105,9 +110,9 @@ pub struct Finished {
     pub ended: Option<Ended>,
 }
 
-/// One run, from its request to its result. Dropping it before the run took place undoes everything made for it.
+/// One run, from its request to its result. Dropping it before the run has started removes everything created for it.
 ///
-/// guard must have one thread until [`Launch::run`] has forked.
+/// guard must have a single thread until [`Launch::run`] has forked init.
 pub struct Launch {
     /// The request. It can be changed until the run is planned.
     pub request: RunRequest,
@@ -115,7 +120,7 @@ pub struct Launch {
     task: Option<GitSession>,
 }
 
-/// A plan, and the keys it needs.
+/// A plan with the API keys that its gateways need.
 pub struct Planned {
     /// The plan.
     pub plan: LaunchPlan,
@@ -123,9 +128,10 @@ pub struct Planned {
 }
 
 impl Launch {
-    /// Blocks signals from here on, so that guard finishes or undoes what it is creating. The run receives them later.
+    /// Blocks signals, so that none interrupts guard while it creates or removes something. [`Launch::run`] handles the
+    /// signals that arrive meanwhile.
     pub fn new(request: RunRequest, run_id: String) -> io::Result<Self> {
-        hold_signals()?;
+        block_signals()?;
         Ok(Self { request, run_id, task: None })
     }
 
@@ -134,13 +140,13 @@ impl Launch {
         &self.run_id
     }
 
-    /// Makes the run work in this worktree.
+    /// Makes the agent work in this worktree.
     pub fn use_worktree(&mut self, task: GitSession) {
         self.request.checkout = Some(task.checkout());
         self.task = Some(task);
     }
 
-    /// Plans the run and fetches its keys.
+    /// Plans the run and fetches the API keys that it needs. If that fails, gives the worktree back.
     pub fn plan(&mut self, keys: Keys) -> Result<Planned, LaunchError> {
         let planned = self.try_plan(keys);
         if planned.is_err() {
@@ -150,9 +156,11 @@ impl Launch {
     }
 
     fn try_plan(&self, keys: Keys) -> Result<Planned, LaunchError> {
-        // No other process may read the memory of guard or of the processes it forks.
-        process::set_dumpable(false)
-            .map_err(|error| LaunchError::Input(format!("cannot protect guard's memory: {error}")))?;
+        // Keeps other processes of this user from reading the keys in the memory of guard and of the processes it
+        // forks.
+        process::set_dumpable(false).map_err(|error| {
+            LaunchError::Input(format!("cannot protect guard's memory from other processes: {error}"))
+        })?;
         let plan = plan(&self.request, self.run_id.clone())?;
         let tokens = plan.home_state.login.as_ref().map(CopiedLogin::tokens).unwrap_or_default();
         let secrets = plan.network.keys(keys)?.and_others(&tokens);
@@ -170,11 +178,12 @@ impl Launch {
         let Planned { mut plan, secrets } = planned;
         let policy = self.request.policy.clone();
         check_kernel(&policy, plan.namespaces)?;
-        process::bound_freed_memory();
-        // Not earlier: the commands that print keys and settings may have started daemons that must survive guard.
-        process::become_subreaper().map_err(machine("become subreaper"))?;
-        let network = network::open(&mut plan, secrets).map_err(machine("open the doors to the network"))?;
-        let cleaner = Cleaner(Some(directories::RunCleanup::to(&plan)));
+        process::limit_freed_memory();
+        // Not earlier: a command that printed a key may have left a daemon behind, and guard must not kill it.
+        process::become_subreaper().map_err(step_failed("become a child subreaper"))?;
+        let network =
+            network::open(&mut plan, secrets).map_err(step_failed("listen for the network proxy"))?;
+        let cleaner = Cleaner(Some(directories::RunCleanup::for_plan(&plan)));
         let repositories = RepositoryWatch::begin(&plan.folder, &plan.searched);
         let launch = tracing::info_span!("launch", run = %plan.run_id);
         let group = Group::make(&plan.run_id, &plan.limits, self.request.uid == 0);
@@ -182,14 +191,14 @@ impl Launch {
         if let Ok((started, _)) = &mut started {
             started.launch = launch;
             started.repositories = repositories;
-            // The transcript redacts them.
+            // So that the transcript redacts them.
             started.credentials = task.as_ref().map(GitSession::credentials).unwrap_or_default();
         }
         let finished = started.and_then(|started| {
-            event_loop::oversee(started, policy, streams, observer, &group, &mut task, network)
+            event_loop::run_to_end(started, policy, streams, observer, &group, &mut task, network)
         });
         group.remove();
-        // `conclude` has already removed the directories of a run that took place.
+        // `Running::finish` has already removed the directories of a run that took place.
         if finished.is_ok() {
             cleaner.disarm();
         }
@@ -197,7 +206,7 @@ impl Launch {
     }
 }
 
-/// Removes the run's own directories on drop, unless it was disarmed.
+/// Removes the run's private directories on drop, unless it was disarmed.
 struct Cleaner(Option<directories::RunCleanup>);
 
 impl Cleaner {
@@ -208,15 +217,15 @@ impl Cleaner {
 
 impl Drop for Cleaner {
     fn drop(&mut self) {
-        if let Some(belongs) = &self.0 {
-            belongs.clean();
-            belongs.forget_run();
+        if let Some(cleanup) = &self.0 {
+            cleanup.clean();
+            cleanup.remove_empty_run_directory();
         }
     }
 }
 
 fn check_kernel(policy: &Policy, namespaces: Namespaces) -> Result<(), Failure> {
-    // Whether namespaces are available shows only when they are created.
+    // The probe cannot tell whether namespaces are available: only creating them can.
     let needs = sandbox::quick_probe().missing_for(policy, namespaces);
     if needs.is_empty() { Ok(()) } else { Err(Failure::Unavailable { policy: policy.name.clone(), needs }) }
 }
@@ -224,13 +233,13 @@ fn check_kernel(policy: &Policy, namespaces: Namespaces) -> Result<(), Failure> 
 /// A run whose init process exists.
 pub(crate) struct Started {
     pub(crate) plan: LaunchPlan,
-    pub(crate) has_view: bool,
-    pub(crate) first_process: i32,
+    pub(crate) has_mount_namespace: bool,
+    pub(crate) init_pid: i32,
     pub(crate) control: OwnedFd,
-    /// The agent's process reports here until it executes the program. guard closes it if the start fails, so that the
-    /// agent does not wait for an answer.
+    /// The socket on which the agent process reports until it executes the program. guard closes it if the start fails,
+    /// so that the agent process does not wait for an answer.
     pub(crate) setup: Option<OwnedFd>,
-    /// (guard's end, the stream it carries).
+    /// The pipes of standard output and error: (guard's end, the stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
     /// The pipe to which guard writes the agent's standard input, if the agent gets any.
     pub(crate) feeder: Option<OwnedFd>,
@@ -239,20 +248,20 @@ pub(crate) struct Started {
     pub(crate) began: Instant,
     pub(crate) began_at: SystemTime,
     pub(crate) notes: Vec<String>,
-    /// The state of the git repositories in writable directories before the run.
+    /// The state, before the run, of the git repositories in directories that the run may write.
     pub(crate) repositories: RepositoryWatch,
     /// Passwords and tokens from the user's git configuration, for redaction.
     pub(crate) credentials: Vec<Vec<u8>>,
-    /// A log span that lasts until the agent's program has started.
+    /// The tracing span of the launch, which ends when the agent's program has started.
     pub(crate) launch: tracing::Span,
 }
 
-/// The transcript and the sockets of guard's own, created while init starts.
+/// Files and sockets outside the sandbox that guard creates while init starts.
 pub(crate) struct RunFiles {
     pub(crate) transcript: Box<dyn Sink>,
     /// The listener for the shims.
     pub(crate) shims: UnixListener,
-    /// Package caches that are linked on first use.
+    /// The user's package caches, which guard links into the private home when a program first uses them.
     pub(crate) links: Option<Links>,
 }
 
@@ -263,11 +272,11 @@ impl RunFiles {
     }
 }
 
-/// How a run is started, in the order of the attempts.
+/// How guard tries to start a run, in the order of the attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Full,
-    /// With namespaces, but package caches are linked instead of mounted as overlays.
+    /// With namespaces, but with symbolic links to the package caches instead of overlay mounts.
     WithoutOverlays,
     WithoutNamespaces,
 }
@@ -281,76 +290,76 @@ fn start(
     task: Option<&GitSession>,
 ) -> Result<(Started, RunFiles), Failure> {
     let wanted = plan.namespaces;
-    let failed = |error: StartError| Failure::Machine { step: "start the run", problem: error.to_string() };
-    let prepared = directories::make_directories(plan).and_then(|()| directories::furnish(plan));
-    prepared.map_err(StartError::at("prepare the run's directories")).map_err(failed)?;
+    let failed = |error: StartError| Failure::Step { step: "start the run", problem: error.to_string() };
+    let prepared = directories::make_directories(plan).and_then(|()| directories::write_files(plan));
+    prepared.map_err(step_failed("create the run's private directories"))?;
     let mut mode = if wanted == Namespaces::Off { Mode::WithoutNamespaces } else { Mode::Full };
-    let mut places = None;
+    let mut files = None;
     let mut notes = Vec::new();
     loop {
         if mode == Mode::WithoutNamespaces {
             check_without_namespaces(plan, policy, &notes)?;
             if let Some(task) = task {
-                task.point_at_quarantine().map_err(|error| Failure::Machine {
+                task.point_at_quarantine().map_err(|error| Failure::Step {
                     step: "prepare the worktree",
                     problem: error.to_string(),
                 })?;
             }
         }
-        match (mode, try_start(plan.clone(), mode, streams, group, &mut places)) {
-            (_, Ok((mut started, places))) => {
+        match (mode, try_start(plan.clone(), mode, streams, group, &mut files)) {
+            (_, Ok((mut started, files))) => {
                 started.notes.extend(notes);
-                return Ok((started, places));
+                return Ok((started, files));
             }
             (Mode::WithoutNamespaces, Err(error)) | (_, Err(error @ StartError::NoAnswer)) => {
                 return Err(failed(error));
             }
             (_, Err(error)) if wanted == Namespaces::Require => {
-                let missing = format!("namespaces: {error}");
+                let missing = format!("namespaces ({error})");
                 let fix = "allow unprivileged user namespaces, or use `--namespaces auto`";
                 return Err(unavailable(policy, missing, fix));
             }
-            // A file system that does not support overlays is no reason to give up namespaces.
+            // If the cache's file system cannot be part of an overlay, the run can still have namespaces.
             (Mode::Full, Err(error @ StartError::Overlay(_))) => {
                 notes.push(error.to_string());
                 mode = Mode::WithoutOverlays;
             }
             (_, Err(error)) => {
-                notes.push(format!("no namespaces: {error}"));
+                notes.push(format!("the run has no namespaces: {error}"));
                 mode = Mode::WithoutNamespaces;
             }
         }
     }
 }
 
-/// Starts the run's processes in one mode. `places` holds what an earlier attempt has created.
+/// Starts the run's processes in one mode. `files` holds what an earlier attempt has created.
 fn try_start(
     mut plan: LaunchPlan,
     mode: Mode,
     streams: &Streams,
     group: &Group,
-    places: &mut Option<RunFiles>,
+    files: &mut Option<RunFiles>,
 ) -> Result<(Started, RunFiles), StartError> {
-    let has_view = mode != Mode::WithoutNamespaces;
+    let has_mount_namespace = mode != Mode::WithoutNamespaces;
     if mode == Mode::WithoutOverlays {
         plan.view.layers.clear();
     }
-    let plan = plan.settle(has_view);
-    view_folders(&plan, has_view)?;
-    let init = InitProcess::start(&plan, group, streams, has_view)?;
+    let plan = plan.adapt_to_namespaces(has_mount_namespace);
+    prepare_mounts_or_links(&plan, has_mount_namespace)?;
+    let init = InitProcess::start(&plan, group, streams, has_mount_namespace)?;
     let killer = init.kill_on_drop();
-    // Only now: a transcript without an init process would record nothing.
-    let mut made = match places.take() {
-        Some(places) => places,
-        None => RunFiles::make(&plan).map_err(StartError::at("begin the transcript"))?,
+    // After the fork, so that a run that cannot even fork leaves no empty transcript behind.
+    let mut made = match files.take() {
+        Some(files) => files,
+        None => RunFiles::make(&plan).map_err(StartError::at("create the transcript"))?,
     };
-    if !has_view && !plan.linked_caches.is_empty() {
+    if !has_mount_namespace && !plan.linked_caches.is_empty() {
         made.links = Some(Links::open(&plan)?);
     }
     let terminal = match init.await_ready() {
         Ok(terminal) => terminal,
         Err(error) => {
-            *places = Some(made);
+            *files = Some(made);
             return Err(error);
         }
     };
@@ -358,8 +367,8 @@ fn try_start(
     let InitProcess { pid, control, setup, pipes, feeder, note, canary } = init;
     let started = Started {
         plan,
-        has_view,
-        first_process: pid,
+        has_mount_namespace,
+        init_pid: pid,
         control,
         setup: Some(setup),
         pipes,
@@ -376,28 +385,29 @@ fn try_start(
     Ok((started, made))
 }
 
-/// Creates the directories that the run's mounts need.
-fn view_folders(plan: &LaunchPlan, has_view: bool) -> Result<(), StartError> {
-    if !has_view {
+/// Creates what the run's mounts need, or else the symbolic links that replace them.
+fn prepare_mounts_or_links(plan: &LaunchPlan, has_mount_namespace: bool) -> Result<(), StartError> {
+    if !has_mount_namespace {
         return Ok(cache_links::link_dependencies(plan)?);
     }
-    directories::view_folders(plan)?;
+    directories::make_mount_directories(plan)?;
     if plan.view.layers.is_empty() {
         cache_links::link_dependencies(plan)?;
-        cache_links::make_all(plan)?;
+        cache_links::link_all(plan)?;
     }
     Ok(())
 }
 
-/// Checks whether the plan can be carried out without namespaces. `notes` say why there are none.
+/// Checks whether the run is safe without namespaces. `notes` say why there are none.
 fn check_without_namespaces(plan: &LaunchPlan, policy: &Policy, notes: &[String]) -> Result<(), Failure> {
     if let Some(reason) = &plan.needs_view {
         let note = notes.first().map(|note| format!(" ({note})")).unwrap_or_default();
         return Err(unavailable(policy, format!("{reason}{note}"), MOUNTS_FIX));
     }
     if sandbox::landlock_version() < 6 {
-        let missing = "a way to keep signals inside".to_string();
-        return Err(unavailable(policy, missing, "use Linux 6.12 or newer, or allow user namespaces"));
+        let missing = "a way to keep the agent from signalling processes outside the run".to_string();
+        let fix = "use Linux 6.12 or newer, or allow unprivileged user namespaces";
+        return Err(unavailable(policy, missing, fix));
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! Git repositories inside directories that a run may write, for runs without a worktree of their own.
+//! Protects git repositories inside directories that a run may write. This concerns runs without a worktree.
 //!
-//! In a mount namespace they are mounted read-only, and every directory on the path to them becomes a mount point, so
-//! that none can be renamed or replaced. Without a mount namespace, guard refuses the run, or, if the caller allows it,
-//! reports every change afterwards. In that case it also restores a `.git` file of the working directory.
+//! In a mount namespace guard mounts the repositories read-only, and makes every directory on the path to them a mount
+//! point, so that the agent cannot rename or replace one. Without a mount namespace, guard refuses the run or, if the
+//! caller allows that, reports every change afterwards. It also restores a changed `.git` file of the working
+//! directory.
 
 use std::path::{Path, PathBuf};
 
@@ -17,16 +18,16 @@ use crate::workspace::nested_repositories::{
 /// The option by which the caller accepts unprotected repositories.
 const OPTION: &str = "--allow-unprotected-repositories";
 /// The most repositories that a message names.
-const MOST_NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
-/// A writable directory and the repositories in it.
+/// A directory that the run may write, and the repositories in it.
 #[derive(Debug, Clone)]
 pub(crate) struct SearchedDirectory {
     root: PathBuf,
     found: SearchResult,
 }
 
-/// Searches every writable directory that is not private to the run.
+/// Searches for repositories in every directory that the run may write and that is not private to the run.
 pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec<SearchedDirectory> {
     let mut roots: Vec<PathBuf> = grants
         .iter()
@@ -39,7 +40,7 @@ pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec
     roots.dedup_by(|path, outer| path.starts_with(outer.as_path()));
     let searched = roots.into_iter().map(|root| {
         let mut found = nested_repositories::search(&root, SearchBounds::default());
-        // If the caller grants a repository's own directory, guard takes it as intended.
+        // If the caller grants write access to exactly a repository's git directory, that is taken as intended.
         if root != working {
             found.repositories.retain(|repository| repository.path != root);
         }
@@ -49,14 +50,15 @@ pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec
 }
 
 impl SearchedDirectory {
-    /// The repositories that mounts can protect.
+    /// The repositories that a read-only mount can protect.
     pub(crate) fn protected(&self) -> impl Iterator<Item = &Path> {
         let can_be = |one: &&NestedRepository| one.kind != RepositoryKind::GitLink && one.path != self.root;
         self.found.repositories.iter().filter(can_be).map(|one| one.path.as_path())
     }
 
-    /// The directories between the root and a repository. A mount on `a/b/.git` moves along when `a` is renamed, and
-    /// the agent could create another `a`. A directory that is a mount point cannot be renamed.
+    /// The directories between the root and a repository, which must become mount points. Otherwise the agent could
+    /// rename `a`, with the read-only mount on `a/b/.git` in it, and create another `a`. A mount point cannot be
+    /// renamed.
     pub(crate) fn pinned(&self) -> Vec<PathBuf> {
         let between = |path: &Path| -> Vec<PathBuf> {
             let above = path.ancestors().skip(1).take_while(|level| *level != self.root);
@@ -68,67 +70,69 @@ impl SearchedDirectory {
         pinned
     }
 
+    /// Whether this is the `.git` file of the directory itself, which guard restores after a run without mounts.
     fn is_restored(&self, one: &NestedRepository) -> bool {
         one.kind == RepositoryKind::GitFile && one.path.parent() == Some(&self.root)
     }
 }
 
-/// Refuses a run with repositories that not even mounts can protect.
+/// Refuses a run if not even mounts can protect the repositories that it may write.
 pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
     for SearchedDirectory { root, found } in searched {
         let place = root.display();
         let problem = if let Some(why) = &found.unseen {
             format!(
-                "{place} cannot be searched for git repositories, which the command could change: {why}. Run in a \
-                 smaller directory"
+                "guard cannot find all git repositories in {place}, which the command could change: {why}. Run in a \
+                 directory with fewer files"
             )
         } else if let Some(link) = found.repositories.iter().find(|one| one.kind == RepositoryKind::GitLink) {
             format!(
-                "{} is a link or a special file, and cannot be kept from being replaced. Make it a directory or a \
-                 `gitdir:` file",
+                "{} is a symbolic link or a special file, and guard cannot keep the command from replacing it. Make it \
+                 a directory or a `gitdir:` file",
                 link.path.display()
             )
         } else if found.repositories.iter().any(|one| one.path == *root) {
-            format!("{place} is itself the directory of a git repository. Run in a worktree of it")
+            format!("{place} is the git directory of a repository. Run in a worktree of it")
         } else {
             continue;
         };
         return Err(LaunchError::Input(format!(
-            "{problem}; or give {OPTION} to have changes of repositories reported only"
+            "{problem}; or use {OPTION}, and guard only reports changes of repositories after the run"
         )));
     }
     Ok(())
 }
 
-/// Why the run needs a mount namespace, if it does.
+/// Why the run is safe only with a mount namespace, if so. A `.git` file that guard restores needs none.
 pub(crate) fn needs_mounts(searched: &[SearchedDirectory]) -> Option<String> {
-    let open = |one: &SearchedDirectory| -> Vec<PathBuf> {
+    let unprotected = |one: &SearchedDirectory| -> Vec<PathBuf> {
         let repositories = one.found.repositories.iter();
         repositories.filter(|found| !one.is_restored(found)).map(|found| found.path.clone()).collect()
     };
-    let all: Vec<PathBuf> = searched.iter().flat_map(open).collect();
-    let named: Vec<String> = all.iter().take(MOST_NAMED).map(|path| path.display().to_string()).collect();
+    let all: Vec<PathBuf> = searched.iter().flat_map(unprotected).collect();
+    let named: Vec<String> = all.iter().take(MAX_NAMED).map(|path| path.display().to_string()).collect();
     let more = all.len().saturating_sub(named.len());
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!all.is_empty()).then(|| {
         format!(
-            "git repositories lie where the command may write ({}{more}), and without namespaces it could change \
-             what your next git command there executes",
+            "the command may write to git repositories ({}{more}), and without namespaces it could change what your \
+             next git command there executes",
             named.join(", ")
         )
     })
 }
 
 /// The hint to the user for [`needs_mounts`].
-pub(crate) const MOUNTS_FIX: &str = "run inside one repository without `--in-place`, where the command gets a worktree \
-    of its own; or allow user namespaces; or give `--allow-unprotected-repositories` to have changes reported only";
+pub(crate) const MOUNTS_FIX: &str = "run inside one repository without `--in-place`, so that the command gets its own \
+    worktree; or allow unprivileged user namespaces; or use `--allow-unprotected-repositories`, and guard only reports \
+    changes after the run";
 
 /// The state of the repositories before the run.
 #[derive(Debug, Default)]
 pub(crate) struct RepositoryWatch {
     working: PathBuf,
     snapshots: Vec<(PathBuf, Snapshot)>,
-    /// The content of the working directory's own `.git` file.
+    /// The content of the working directory's `.git` file, if it has one.
     git_file: Option<Vec<u8>>,
 }
 
@@ -149,7 +153,8 @@ impl RepositoryWatch {
         }
     }
 
-    /// Restores the `.git` file if needed, and returns what has changed. Every process of the run must be dead.
+    /// Restores the `.git` file if the run has changed it, and returns findings about every change. Every process of
+    /// the run must be dead.
     pub(crate) fn end(&self, has_mounts: bool, run_folder: &Path) -> Vec<Finding> {
         let mut findings = Vec::new();
         if let Some(saved) = self.git_file.as_ref().filter(|_| !has_mounts) {
@@ -164,7 +169,7 @@ impl RepositoryWatch {
             });
             findings.extend(compared.changes.into_iter().map(|change| {
                 let kind = format!("repository.{}", change.kind.name());
-                let instead = "look at the repository's configuration and hooks before you run git there";
+                let instead = "check the repository's configuration and hooks before you run git there";
                 Finding {
                     instead: Some(instead.to_string()),
                     ..Finding::new(&kind, change.message, Some(&shown(&change.path)))
@@ -185,16 +190,18 @@ impl RepositoryWatch {
         match nested_repositories::restore_git_file(&self.working, saved, run_folder) {
             Ok(RestoredGitFile::Unchanged) => None,
             Ok(RestoredGitFile::Restored(moved)) => {
-                let now = moved.map_or("gone".to_string(), |place| format!("moved to {}", place.display()));
+                let moved = moved.map(|place| format!(", and moved what was there to {}", place.display()));
                 let message = format!(
-                    ".git was not the repository's any more: what was there is {now}, and the file was put back"
+                    "the run removed or replaced the file .git: guard restored it{}",
+                    moved.unwrap_or_default()
                 );
                 Some(Finding::new("worktree.foreign", message, Some(file)))
             }
             Err(error) => {
-                let message = format!(".git was replaced by the run and cannot be put back: {error}");
+                let message =
+                    format!("the run removed or replaced the file .git; guard cannot restore it: {error}");
                 Some(Finding {
-                    instead: Some("do not run git there before you have removed it".to_string()),
+                    instead: Some("restore or remove .git before you run git there".to_string()),
                     ..Finding::new("worktree.unsettled", message, Some(file))
                 })
             }

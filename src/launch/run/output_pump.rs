@@ -1,5 +1,5 @@
-//! Copies one output stream of the agent to the caller, into the transcript, and into the tail that the result shows. A
-//! pump never drops bytes from the transcript because the caller does not read.
+//! Copies one output stream of the agent to the caller and into the transcript, and keeps its last part for the result.
+//! The transcript gets all of the output, even if the caller does not read it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,27 +16,28 @@ use super::caller_output::{is_output_given_up, write_to_caller};
 use super::terminal::Screen;
 use crate::transcript::{EventType, Recorder, Stream};
 
-/// The end of a stream's output, for the result.
+/// The last part of a stream's output, for the result.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tail {
+    /// (the last bytes, whether earlier ones were dropped).
     bytes: Arc<Mutex<(VecDeque<u8>, bool)>>,
 }
 
-/// How many bytes are kept of each stream.
-const KEPT: usize = 1 << 20;
+/// How many bytes of each stream the tail keeps.
+const TAIL_BYTES: usize = 1 << 20;
 
 impl Tail {
     fn push(&self, bytes: &[u8]) {
         let mut kept = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         kept.0.extend(bytes);
-        if kept.0.len() > KEPT {
-            let excess = kept.0.len() - KEPT;
+        if kept.0.len() > TAIL_BYTES {
+            let excess = kept.0.len() - TAIL_BYTES;
             kept.0.drain(..excess);
             kept.1 = true;
         }
     }
 
-    /// The text, and whether its beginning is missing.
+    /// The text, and whether an earlier part of the output is missing.
     pub(crate) fn text(&self) -> (String, bool) {
         let mut kept = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = kept.0.make_contiguous();
@@ -44,9 +45,9 @@ impl Tail {
     }
 }
 
-/// The most bytes read of a stream after every process of the run is dead: the capacity of its pipe. More can only come
-/// from a process outside the run to which the agent has passed the descriptor.
-const MOST_AFTER_THE_END: usize = 1 << 20;
+/// The most bytes that a pump reads after every process of the run is dead: the capacity of the pipe. More can only
+/// come from a process outside the run to which the agent has passed the descriptor.
+const MAX_BYTES_AFTER_END: usize = 1 << 20;
 
 /// One output stream of the agent.
 pub(crate) struct Pump {
@@ -54,21 +55,21 @@ pub(crate) struct Pump {
     pub(crate) from: OwnedFd,
     /// The caller's stream. `None` if only the transcript gets the output.
     pub(crate) to: Option<OwnedFd>,
-    /// Set if the output goes to the user's terminal.
+    /// The lock on the user's terminal, if the output goes there.
     pub(crate) screen: Option<Screen>,
     pub(crate) stream: Stream,
     pub(crate) recorder: Recorder,
     pub(crate) tail: Tail,
     /// Incremented with every read, so that a run that prints is not idle.
     pub(crate) activity: Arc<AtomicU64>,
-    /// Becomes readable when every process of the run is dead; the stream then holds the rest of the output. The pump
-    /// cannot wait for end of file, because the agent may have passed the descriptor to a process that lives on.
+    /// Becomes readable when every process of the run is dead. The stream then holds the rest of the output. The pump
+    /// cannot wait for end of file, because the agent may have passed the descriptor to a process outside the run.
     pub(crate) all_dead: Arc<EventFd>,
-    /// Interprets the output.
+    /// The parser of the output, if this is standard output.
     pub(crate) reader: Option<SharedReader>,
 }
 
-/// The parser of the program's output, shared by the pumps. It completes the result when the last pump has ended.
+/// The parser of the program's output, shared by the pump and by the code that builds the result.
 pub(crate) type SharedReader = Arc<Mutex<Box<dyn OutputReader>>>;
 
 impl Pump {
@@ -86,7 +87,7 @@ impl Pump {
         let mut buffer = vec![0u8; 64 << 10];
         let mut after_the_end = 0;
         let mut is_over = false;
-        while self.has_more(&mut is_over) && after_the_end < MOST_AFTER_THE_END {
+        while self.has_more(&mut is_over) && after_the_end < MAX_BYTES_AFTER_END {
             // A terminal reports EIO when its other end is closed.
             let got = match nix::unistd::read(&self.from, &mut buffer) {
                 Ok(0) => break,
@@ -102,9 +103,9 @@ impl Pump {
             if self.deliver(bytes).is_err() {
                 let note = if is_output_given_up() {
                     // The transcript still gets the rest.
-                    "output was not delivered: whoever reads it did not take it before guard was to end"
+                    "guard was asked to end before the reader of its output had read everything; the rest was dropped"
                 } else {
-                    "the reader of the output went away"
+                    "the reader of guard's output has closed it"
                 };
                 self.recorder.record(EventType::Note, note, &serde_json::json!({}));
                 self.to = None;
@@ -122,15 +123,15 @@ impl Pump {
         }
     }
 
-    /// Waits for input. Returns false when every process of the run is dead and nothing is left to read.
+    /// Waits for output of the agent. Returns false when every process of the run is dead and nothing is left to read.
     fn has_more(&self, is_over: &mut bool) -> bool {
         loop {
             let mut fds = [
                 PollFd::new(self.from.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.all_dead.as_fd(), PollFlags::POLLIN),
             ];
-            let patience = if *is_over { PollTimeout::ZERO } else { PollTimeout::NONE };
-            match poll(&mut fds, patience) {
+            let timeout = if *is_over { PollTimeout::ZERO } else { PollTimeout::NONE };
+            match poll(&mut fds, timeout) {
                 Err(nix::errno::Errno::EINTR) => continue,
                 Err(_) => return false,
                 Ok(_) => {}
@@ -147,8 +148,8 @@ impl Pump {
 
     fn deliver(&self, bytes: &[u8]) -> io::Result<()> {
         let Some(to) = &self.to else { return Ok(()) };
-        // While a question is open, the agent's output must not reach the screen.
-        let _turn = self.screen.as_ref().map(Screen::take);
+        // The lock keeps the agent's output off the terminal while a question is open.
+        let _lock = self.screen.as_ref().map(Screen::lock);
         write_to_caller(to, bytes)
     }
 }

@@ -1,5 +1,5 @@
-//! Handling of signals that ask guard to end. They are blocked while something is created for a run, and then received
-//! by the main loop of the run or by a dedicated thread. Nothing here runs in a signal handler.
+//! Handles the signals that ask guard to end. guard blocks them while it creates something for a run. Then the main
+//! loop of the run or a dedicated thread receives them. Nothing here runs in a signal handler.
 
 use std::io;
 use std::time::Duration;
@@ -9,32 +9,34 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use super::caller_output::give_up_output;
 use crate::sys::{process, signals};
 
-/// How long guard waits for readers of the output after a signal or a limit has ended the run.
-const PATIENCE_WITH_READERS: Duration = Duration::from_secs(5);
-/// How long guard may take to clean up after a second signal.
-const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
+/// How long guard waits for a slow reader of its output after a signal or a limit has ended the run.
+const READER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long guard may take to clean up after a second signal, before it exits at once.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The signals that guard receives by reading instead of by a handler.
-pub(crate) fn own_signals() -> SigSet {
-    let mut signals = signals::ending();
+/// The signals that the main loop of a run waits for: those that ask guard to end, and changes of the terminal's size.
+pub(crate) fn awaited_signals() -> SigSet {
+    let mut signals = signals::end_signals();
     signals.add(Signal::SIGWINCH);
     signals
 }
 
-/// Blocks signals from here on, so that guard finishes or undoes what it is creating. The run receives them later.
-pub(crate) fn hold_signals() -> io::Result<()> {
-    let mut signals = own_signals();
+/// Blocks signals, so that none interrupts guard while it creates or removes something. They stay pending until the
+/// main loop of the run receives them.
+pub(crate) fn block_signals() -> io::Result<()> {
+    let mut signals = awaited_signals();
     signals.add(Signal::SIGCHLD);
-    // Without this, exceeding the file size limit would kill guard. Blocked, the write fails and guard reports it.
+    // Unblocked, SIGXFSZ would kill guard at a write beyond the file size limit. Blocked, the write fails instead, and
+    // guard reports that.
     signals.add(Signal::SIGXFSZ);
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
     Ok(())
 }
 
-/// Calls `work` for every signal that asks the program to end, in a thread. Must be called before any other thread
-/// starts.
+/// Starts a thread that calls `work` for every signal that asks the program to end. Must be called before any other
+/// thread starts, because threads inherit the blocked signals.
 pub fn on_signals(work: impl Fn() + Send + 'static) -> io::Result<()> {
-    let signals = signals::ending();
+    let signals = signals::end_signals();
     signals.thread_block()?;
     let listen = move || {
         while signals.wait().is_ok() {
@@ -44,25 +46,25 @@ pub fn on_signals(work: impl Fn() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name("signals".to_string()).spawn(listen).map(drop)
 }
 
-/// Listens for signals in a thread while guard cleans up a run whose processes are all dead or dying.
+/// Starts a thread that receives signals while guard cleans up a run whose processes are all dead or dying.
 ///
-/// The first signal makes guard stop waiting for readers of its output. It counts as received already if a signal or a
-/// limit has ended the run. The next one ends guard whatever it is doing, after a few seconds for what is under way.
-/// `guard worktree clean` finishes the rest, as it does after `kill -9`.
-pub(crate) fn watch_for_second_signal(is_to_end: bool) {
-    let mut is_to_end = is_to_end;
+/// The first signal makes guard stop waiting for slow readers of its output. With `was_stopped`, a signal or a limit
+/// has ended the run and counts as the first one. The next signal ends guard whatever it is doing, after a few seconds
+/// to complete the current step. `guard worktree clean` can do the rest later, as after `kill -9`.
+pub(crate) fn watch_for_second_signal(was_stopped: bool) {
+    let mut was_stopped = was_stopped;
     let work = move || loop {
-        let patience = is_to_end.then_some(PATIENCE_WITH_READERS);
-        let Some(signal) = signals::wait_for(&signals::ending(), patience) else {
+        let patience = was_stopped.then_some(READER_TIMEOUT);
+        let Some(signal) = signals::wait_for(&signals::end_signals(), patience) else {
             give_up_output();
             continue;
         };
         give_up_output();
-        if std::mem::replace(&mut is_to_end, true) {
-            std::thread::sleep(LONGEST_GOODBYE);
+        if std::mem::replace(&mut was_stopped, true) {
+            std::thread::sleep(CLEANUP_TIMEOUT);
             process::exit_now(128 + signal as i32);
         }
     };
-    // Without the thread guard still ends, but it waits for its readers.
+    // If the thread cannot start, guard still ends, but only when its readers have read everything.
     let _ = std::thread::Builder::new().name("signals".to_string()).spawn(work);
 }

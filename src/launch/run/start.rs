@@ -1,5 +1,6 @@
-//! The start of a run: receives the agent's seccomp listener, starts the supervisor, checks the canary from outside,
-//! and lets the agent execute its program. The program must not start before the canary was checked and recorded.
+//! The start of a run: receives the agent process's seccomp listener, starts the supervisor, checks from outside that
+//! the canary (a self-test of the sandbox) failed to do anything forbidden, and lets the agent process execute its
+//! program. The program must not start before this check has succeeded and is recorded.
 
 use std::io::{self, Read};
 use std::net::TcpListener;
@@ -12,7 +13,7 @@ use std::sync::{Arc, mpsc};
 use serde_json::json;
 
 use super::event_loop::{ExecFailure, LazyThread, Running, StartFailure};
-use super::{Failure, machine};
+use super::{Failure, step_failed};
 use crate::command::Context;
 use crate::egress;
 use crate::launch::discover::toolchain_table::CACHE_USERS;
@@ -28,159 +29,169 @@ use crate::supervisor::{Ask, Counts, Handle, LazyResource, Repositories, ShimSer
 use crate::sys::socket;
 use crate::transcript::EventType;
 
-/// What the canary tries, for the record.
-const TRIED: [&str; 3] = ["write outside", "connect to the machine", "start a forbidden program"];
+/// The operations that the canary tries, as the transcript and the result list them.
+const CANARY_ATTEMPTS: [&str; 3] = ["write outside", "connect to the machine", "start a forbidden program"];
 
-/// Checks from outside whether the sandbox holds.
-type Proof = Box<dyn FnOnce() -> bool + Send>;
+/// The step in which guard checks that the sandbox works, for messages.
+const CHECK_SANDBOX: &str = "check that the sandbox works";
+
+/// Checks from outside the sandbox that none of the canary's attempts had an effect. Returns whether that is so.
+type CanaryCheck = Box<dyn FnOnce() -> bool + Send>;
 
 impl Running {
-    /// Follows the child through its restrictions and the canary, and lets it execute the program.
-    pub(crate) fn release(
+    /// Starts the supervisor, and waits until the agent process has restricted itself, passed the canary and executed
+    /// the program.
+    pub(crate) fn start_program(
         &mut self,
         policy: &Arc<Policy>,
         shims: UnixListener,
         asker: Option<Box<dyn Ask>>,
         group: &Group,
     ) -> Result<(Enforcement, Handle), StartFailure> {
-        // Prepared while the child restricts itself.
+        // All this is prepared while the agent process restricts itself.
         let writable = self.writable();
         let context = self.context(policy, &writable);
         let repositories = self.repositories(&writable);
-        let answering = ShimService {
+        let shim_service = ShimService {
             policy: policy.clone(),
             context: context.clone(),
             repositories: repositories.clone(),
             recorder: self.recorder.clone(),
         };
-        self.sleepers.push(LazyThread::Shims(shims, Box::new(answering)));
-        self.serve_network()?;
+        self.lazy_threads.push(LazyThread::Shims(shims, Box::new(shim_service)));
+        self.start_proxy()?;
         let enforcement = self.enforcement(group);
-        let (begun, is_begun) = mpsc::sync_channel(1);
-        let (proof, proven) = self.proof(&enforcement, is_begun)?;
-        let setting = self.setting(policy, context, (repositories, writable), asker, proof);
+        let (recording, is_recording) = mpsc::sync_channel(1);
+        let (check, checked) = self.canary_check(&enforcement, is_recording)?;
+        let config = self.supervisor_config(policy, context, (repositories, writable), asker, check);
         let counts_forks = group.process_bound == ProcessBound::Supervisor;
         let process_limit = self.started.plan.limits.processes.filter(|_| counts_forks);
-        let setting = SupervisorConfig { process_limit, ..setting };
-        let supervisor = self.supervise(setting, policy, &begun)?;
-        // The socket is closed by the exec.
+        let config = SupervisorConfig { process_limit, ..config };
+        let supervisor = self.start_supervisor(config, policy, &recording)?;
+        // A successful exec closes the socket, so the read returns zero bytes.
         let mut message = [0u8; 4096];
         let got = match &self.started.setup {
             Some(setup) => nix::unistd::read(setup, &mut message),
             None => Err(nix::errno::Errno::EBADF),
         };
-        let got = got.map_err(|error| StartFailure::Failed(machine("start the agent")(error.into())))?;
-        let seen: Option<Vec<Breach>> = proven.try_recv().ok();
-        // Zero bytes: the socket was closed.
+        let got = got.map_err(|error| StartFailure::Failed(step_failed("start the agent")(error.into())))?;
+        let seen: Option<Vec<Breach>> = checked.try_recv().ok();
         let message = (got > 0).then(|| AgentMessage::decode(&message[..got]));
         match message {
             Some(Some(AgentMessage::CanaryBroken(breaches))) => {
-                Err(not_held(breaches.into_iter().chain(seen.unwrap_or_default())))
+                Err(canary_failed(breaches.into_iter().chain(seen.unwrap_or_default())))
             }
-            _ if seen.as_ref().is_some_and(|possible| !possible.is_empty()) => {
-                Err(not_held(seen.unwrap_or_default()))
+            _ if seen.as_ref().is_some_and(|breaches| !breaches.is_empty()) => {
+                Err(canary_failed(seen.unwrap_or_default()))
             }
             Some(Some(AgentMessage::ExecFailed(errno))) => {
                 let counts = supervisor.finish();
                 let mut denials = self.denials(counts).into_iter();
-                let refusal =
+                let denial =
                     denials.find(|denial| denial.kind == EventType::DenyExec && !denial.rule.is_empty());
                 Err(StartFailure::NotStarted(ExecFailure {
                     errno,
-                    denial: refusal.map(|denial| denial.message),
+                    denial: denial.map(|denial| denial.message),
                 }))
             }
-            Some(Some(AgentMessage::Failed(error))) => Err(broken("restrict the agent", error)),
+            Some(Some(AgentMessage::Failed(error))) => Err(start_failed("restrict the agent", error)),
             Some(Some(AgentMessage::Listener) | None) => {
-                Err(broken("hold the canary", "unexpected message of the agent"))
+                Err(start_failed(CHECK_SANDBOX, "the agent process sent an unexpected message"))
             }
-            None if seen.is_none() => Err(broken("hold the canary", "it ended")),
+            None if seen.is_none() => Err(start_failed(CHECK_SANDBOX, "the agent process ended early")),
             None => {
                 let Enforcement { landlock_abi, namespaces, shims, .. } = enforcement;
                 tracing::info!(
                     landlock_abi,
                     namespaces,
                     shims,
-                    "the sandbox holds, and the program has begun"
+                    "the sandbox works, and the program has started"
                 );
                 Ok((enforcement, supervisor))
             }
         }
     }
 
-    /// Starts the proxy's thread: at once if the run will use a gateway, otherwise when the first client connects.
-    fn serve_network(&mut self) -> Result<(), StartFailure> {
+    /// Starts the thread of the network proxy: now if the run has a gateway, otherwise when the first client connects.
+    fn start_proxy(&mut self) -> Result<(), StartFailure> {
         let plan = &self.started.plan.network;
         let (activity, exhausted) = (self.activity.clone(), self.exhausted.clone());
-        let setting = self.network.setting(plan, self.recorder.clone(), activity, exhausted);
+        let config = self.network.proxy_config(plan, self.recorder.clone(), activity, exhausted);
         if plan.gateways.is_empty() {
-            self.sleepers.push(LazyThread::Network(Box::new(setting)));
+            self.lazy_threads.push(LazyThread::Network(Box::new(config)));
             return Ok(());
         }
-        let carrier = egress::start(setting);
-        self.carrier =
-            Some(carrier.map_err(|error| StartFailure::Failed(machine("serve the network")(error)))?);
+        let proxy = egress::start(config);
+        let failed = |error| StartFailure::Failed(step_failed("start the network proxy")(error));
+        self.proxy = Some(proxy.map_err(failed)?);
         Ok(())
     }
 
-    /// Starts the supervisor's thread before the child needs it. Returns when the thread has the child's listener.
-    fn supervise(
+    /// Starts the supervisor's thread and the transcript's. Returns when the supervisor has received the seccomp
+    /// listener of the agent process. Sends on `recording` once events are being written.
+    fn start_supervisor(
         &mut self,
-        setting: SupervisorConfig,
+        config: SupervisorConfig,
         policy: &Policy,
-        begun: &mpsc::SyncSender<()>,
+        recording: &mpsc::SyncSender<()>,
     ) -> Result<Handle, StartFailure> {
-        let failed = |error: io::Error| StartFailure::Failed(machine("start the supervisor")(error));
+        let failed = |error: io::Error| StartFailure::Failed(step_failed("start the supervisor")(error));
         let setup = self.started.setup.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
-        let Some(setup) = setup else { return Err(broken("start the supervisor", "the agent is gone")) };
-        let (told, heard) = mpsc::sync_channel(1);
+        let Some(setup) = setup else {
+            return Err(start_failed("start the supervisor", "the agent process is gone"));
+        };
+        let (sender, receiver) = mpsc::sync_channel(1);
         let name = policy.name.clone();
         let listener = move || {
             let received = receive_listener(&setup, name);
-            let (listener, said) = match received {
+            let (listener, outcome) = match received {
                 Ok(listener) => (Some(listener), Ok(())),
-                Err(stopped) => (None, Err(stopped)),
+                Err(failure) => (None, Err(failure)),
             };
-            let _ = told.send(said);
+            let _ = sender.send(outcome);
             listener
         };
-        let supervisor = supervisor::supervise(setting, listener).map_err(failed)?;
-        // Only now: the child waits for the supervisor, and nothing waits for the transcript's thread.
-        self.writer.begin().map_err(|error| StartFailure::Failed(machine("begin the transcript")(error)))?;
-        let _ = begun.send(());
-        heard.recv().unwrap_or_else(|_| Err(broken("start the supervisor", "its thread is gone")))?;
+        let supervisor = supervisor::supervise(config, listener).map_err(failed)?;
+        // After the supervisor, because the agent process waits for that, and nothing waits for the transcript.
+        self.writer
+            .begin()
+            .map_err(|error| StartFailure::Failed(step_failed("start writing the transcript")(error)))?;
+        let _ = recording.send(());
+        let ended = |_| Err(start_failed("start the supervisor", "its thread has ended"));
+        receiver.recv().unwrap_or_else(ended)?;
         Ok(supervisor)
     }
 
-    /// The limits in force. A note with the reason names those that are not.
+    /// Which parts of the sandbox and which limits are in force. Records a note for every limit that is not.
     fn enforcement(&self, group: &Group) -> Enforcement {
         let limits = &self.started.plan.limits;
-        let why = if group.problem.is_empty() { "no cgroup can be made" } else { &group.problem };
+        let why = if group.problem.is_empty() { "guard found no usable cgroup" } else { &group.problem };
         let mut not_in_force = Vec::new();
         if let Some(mib) = limits.memory_mib.filter(|_| !group.bounds_memory) {
-            let reason = format!("memory is bounded by a cgroup only, and none can be made: {why}");
-            let note = format!("the memory limit of {mib} MiB is not in force: {reason}");
+            let reason = format!("only a cgroup can limit memory, and guard cannot create one: {why}");
+            let note = format!("the memory limit of {mib} MiB is not enforced: {reason}");
             self.recorder.record(EventType::Note, &note, &json!({ "limit": "memory_mib" }));
             not_in_force.push(LimitNotInForce { limit: "memory_mib".to_string(), reason });
         }
         if let (ProcessBound::Supervisor, Some(limit)) = (group.process_bound, limits.processes) {
             let note = format!(
-                "the supervisor holds the run to {limit} processes: the kernel does not count those of root, \
-                 and no cgroup can be made: {why}"
+                "the supervisor enforces the limit of {limit} processes: the kernel does not count root's processes, \
+                 and guard cannot create a cgroup: {why}"
             );
             self.recorder.record(EventType::Note, &note, &json!({ "limit": "processes" }));
         }
-        let shims = self.started.plan.shims.as_ref().is_some_and(Shims::are_there);
+        let shims = self.started.plan.shims.as_ref().is_some_and(Shims::exist);
         if !shims && self.started.plan.shims.is_some() {
-            let note = "no shims for git and the shells: they cannot be written to the state directory";
+            let note =
+                "there are no shims for git and the shells: guard cannot write them to its state directory";
             self.recorder.record(EventType::Note, note, &json!({}));
         }
         Enforcement {
             landlock_abi: crate::sandbox::landlock_version(),
             seccomp: true,
             verify_exec: self.started.plan.verify_exec,
-            namespaces: self.started.has_view,
-            canary: TRIED.map(str::to_string).to_vec(),
+            namespaces: self.started.has_mount_namespace,
+            canary: CANARY_ATTEMPTS.map(str::to_string).to_vec(),
             memory_bound: group.bounds_memory,
             process_bound: group.process_bound != ProcessBound::None,
             process_bound_by: group.process_bound.name().map(str::to_string),
@@ -189,46 +200,48 @@ impl Running {
         }
     }
 
-    /// The check of the canary from outside, made before the program starts: the child's own report is only half the
-    /// proof. The receiver gets what was possible.
-    fn proof(
+    /// The check from outside that the canary did nothing forbidden. The supervisor calls it before the program starts,
+    /// because the agent process's own report does not prove that its attempts had no effect. The receiver gets the
+    /// attempts that succeeded. The check waits for `is_recording` before it succeeds.
+    fn canary_check(
         &self,
         enforcement: &Enforcement,
-        is_begun: mpsc::Receiver<()>,
-    ) -> Result<(Proof, mpsc::Receiver<Vec<Breach>>), StartFailure> {
-        let failed = |error: io::Error| StartFailure::Failed(machine("hold the canary")(error));
+        is_recording: mpsc::Receiver<()>,
+    ) -> Result<(CanaryCheck, mpsc::Receiver<Vec<Breach>>), StartFailure> {
+        let failed = |error: io::Error| StartFailure::Failed(step_failed(CHECK_SANDBOX)(error));
         let listener = self.started.canary.try_clone().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let file = canary_file(&self.started.plan.run_folder);
-        let word = self.started.plan.run_id.clone();
+        let run_id = self.started.plan.run_id.clone();
         let (recorder, enforcement) = (self.recorder.clone(), enforcement.clone());
-        let (told, proven) = mpsc::sync_channel(1);
-        let proof = move || {
-            let mut possible = Vec::new();
+        let (sender, checked) = mpsc::sync_channel(1);
+        let check = move || {
+            let mut breaches = Vec::new();
             if file.symlink_metadata().is_ok() {
-                possible.push(Breach::Write);
+                breaches.push(Breach::Write);
             }
-            if has_knocked(&listener, word.as_bytes()) {
-                possible.push(Breach::Connect);
+            if has_canary_connected(&listener, run_id.as_bytes()) {
+                breaches.push(Breach::Connect);
             }
-            // Nothing may run unrecorded. This rarely has to wait.
-            let holds = possible.is_empty() && is_begun.recv().is_ok();
-            if holds {
+            // Nothing may run unrecorded. The transcript's thread has usually started by now.
+            let is_effective = breaches.is_empty() && is_recording.recv().is_ok();
+            if is_effective {
                 recorder.record(
                     EventType::Canary,
-                    "nothing forbidden was possible",
-                    &json!({ "tried": TRIED }),
+                    "the sandbox refused everything that the canary tried",
+                    &json!({ "tried": CANARY_ATTEMPTS }),
                 );
-                recorder.record(EventType::SandboxApplied, "the sandbox holds", &enforcement);
+                recorder.record(EventType::SandboxApplied, "the sandbox works", &enforcement);
             }
             // The channel has room for one message, so this never blocks.
-            let _ = told.send(possible);
-            holds
+            let _ = sender.send(breaches);
+            is_effective
         };
-        Ok((Box::new(proof), proven))
+        Ok((Box::new(check), checked))
     }
 
-    /// What was denied. The writer's thread collects denials and may be behind, so it is waited for if there are any.
+    /// The denials of the run. The transcript's thread collects them and may be behind, so this waits for it if there
+    /// are any.
     pub(crate) fn denials(&self, counts: Counts) -> Vec<Denial> {
         if counts.refusals > 0 {
             self.writer.catch_up();
@@ -240,7 +253,7 @@ impl Running {
         let plan = &self.started.plan;
         Context {
             worktree: Some(self.worktree().as_os_str().as_bytes().to_vec()),
-            git_folder: plan
+            git_dir: plan
                 .checkout
                 .as_ref()
                 .map(|checkout| checkout.git_folder.as_os_str().as_bytes().to_vec()),
@@ -251,7 +264,7 @@ impl Running {
         }
     }
 
-    /// What tells the task's repository from others.
+    /// The paths by which the supervisor tells the task's repository from other repositories.
     fn repositories(&self, writable: &[PathBuf]) -> Arc<Repositories> {
         let plan = &self.started.plan;
         let git_folder = match &plan.checkout {
@@ -259,10 +272,15 @@ impl Running {
             None => plan.folder.join(".git"),
         };
         let worktree = self.worktree().to_path_buf();
-        Arc::new(Repositories::new(self.started.has_view, worktree, Some(git_folder), writable.to_vec()))
+        Arc::new(Repositories::new(
+            self.started.has_mount_namespace,
+            worktree,
+            Some(git_folder),
+            writable.to_vec(),
+        ))
     }
 
-    /// The root of the task's working tree.
+    /// The root of the worktree, or the working directory of a run without a worktree.
     pub(crate) fn worktree(&self) -> &Path {
         let plan = &self.started.plan;
         plan.checkout.as_ref().map_or(&plan.folder, |checkout| &checkout.worktree)
@@ -274,25 +292,25 @@ impl Running {
         self.started.plan.writable().map(real).collect()
     }
 
-    /// The package caches to link when a program of their toolchain starts.
-    fn belated(&self) -> Vec<LazyResource> {
+    /// The package caches that the supervisor links when a program of their toolchain starts.
+    fn lazy_resources(&self) -> Vec<LazyResource> {
         let Some(links) = &self.links else { return Vec::new() };
-        let there = links.toolchains();
-        let wanted = CACHE_USERS.iter().filter(|(toolchain, _)| there.contains(toolchain));
-        let belated = |&(toolchain, users): &(&'static str, &'static [&'static str])| {
+        let available = links.toolchains();
+        let wanted = CACHE_USERS.iter().filter(|(toolchain, _)| available.contains(toolchain));
+        let resource = |&(toolchain, users): &(&'static str, &'static [&'static str])| {
             let links = links.clone();
             LazyResource { users, make: Some(Box::new(move || links.make(toolchain))) }
         };
-        wanted.map(belated).collect()
+        wanted.map(resource).collect()
     }
 
-    fn setting(
+    fn supervisor_config(
         &self,
         policy: &Arc<Policy>,
         context: Context,
         (repositories, writable): (Arc<Repositories>, Vec<PathBuf>),
         asker: Option<Box<dyn Ask>>,
-        proof: Proof,
+        check: CanaryCheck,
     ) -> SupervisorConfig {
         let plan = &self.started.plan;
         SupervisorConfig {
@@ -303,32 +321,32 @@ impl Running {
             readable: plan.grants.iter().map(|grant| grant.path.clone()).collect(),
             objects: plan.checkout.iter().flat_map(|checkout| checkout.readable.clone()).collect(),
             repositories,
-            has_view: self.started.has_view,
+            has_mount_namespace: self.started.has_mount_namespace,
             verify: plan.verify_exec,
             loopback: plan.network.loopback,
             listen: plan.network.listen.clone(),
-            doors: self.network.doors.clone(),
+            peer_registry: self.network.peer_registry.clone(),
             rules: plan.network.rules.clone(),
             control: plan.control.clone(),
             shim: plan.shims.as_ref().map(Shims::program),
-            first_process: self.started.first_process,
+            init_pid: self.started.init_pid,
             canary_port: self.started.canary.local_addr().map(|address| address.port()).unwrap_or(0),
             asker,
             activity: self.activity.clone(),
-            belated: self.belated(),
-            proof: Some(proof),
+            lazy_resources: self.lazy_resources(),
+            proof: Some(check),
             process_limit: None,
         }
     }
 }
 
-/// Receives the seccomp listener, which the child sends after it has installed its filters.
+/// Receives the seccomp listener, which the agent process sends after it has installed its filters.
 fn receive_listener(setup: &OwnedFd, policy: String) -> Result<OwnedFd, StartFailure> {
     let mut message = [0u8; 4096];
     let (got, listener) = socket::receive_with(setup.as_fd(), &mut message)
-        .map_err(|error| StartFailure::Failed(machine("start the agent")(error)))?;
+        .map_err(|error| StartFailure::Failed(step_failed("start the agent")(error)))?;
     if got == 0 {
-        return Err(broken("restrict the agent", "it ended before it was restricted"));
+        return Err(start_failed("restrict the agent", "the agent process ended before it was restricted"));
     }
     match (AgentMessage::decode(&message[..got]), listener) {
         (Some(AgentMessage::Listener), Some(listener)) => Ok(listener),
@@ -336,40 +354,40 @@ fn receive_listener(setup: &OwnedFd, policy: String) -> Result<OwnedFd, StartFai
             Err(StartFailure::Failed(Failure::Unavailable {
                 policy,
                 needs: vec![Need {
-                    missing: format!("its own notifications ({problem})"),
-                    fix: "start guard outside other sandboxes: a tree of processes has one listener"
+                    missing: format!("a seccomp listener for the run ({problem})"),
+                    fix: "start guard outside other sandboxes: the kernel allows a process only one seccomp listener"
                         .to_string(),
                 }],
             }))
         }
-        (Some(AgentMessage::Failed(error)), _) => Err(broken("restrict the agent", error)),
-        _ => Err(broken("restrict the agent", "unexpected message of the agent")),
+        (Some(AgentMessage::Failed(error)), _) => Err(start_failed("restrict the agent", error)),
+        _ => Err(start_failed("restrict the agent", "the agent process sent an unexpected message")),
     }
 }
 
-fn not_held(possible: impl IntoIterator<Item = Breach>) -> StartFailure {
-    let mut possible: Vec<&str> = possible.into_iter().map(Breach::describe).collect();
-    possible.dedup();
-    StartFailure::Failed(Failure::Canary(possible.join(", ")))
+fn canary_failed(breaches: impl IntoIterator<Item = Breach>) -> StartFailure {
+    let mut breaches: Vec<&str> = breaches.into_iter().map(Breach::describe).collect();
+    breaches.dedup();
+    StartFailure::Failed(Failure::Canary(breaches.join(", ")))
 }
 
-fn broken(step: &'static str, problem: impl std::fmt::Display) -> StartFailure {
-    StartFailure::Failed(Failure::Machine { step, problem: problem.to_string() })
+fn start_failed(step: &'static str, problem: impl std::fmt::Display) -> StartFailure {
+    StartFailure::Failed(Failure::Step { step, problem: problem.to_string() })
 }
 
-/// Whether the canary has connected to this non-blocking listener. Unrelated clients may connect, too, because loopback
-/// ports are shared by the whole machine.
-fn has_knocked(listener: &TcpListener, word: &[u8]) -> bool {
-    // More than the backlog can hold: a client beyond that came after the canary.
-    const MOST: usize = 4096;
-    let visitors = (0..MOST).map_while(|_| match listener.accept() {
+/// Whether the canary of this run has connected to the non-blocking listener. The canary sends the run's id. Unrelated
+/// clients may connect, too, because loopback ports are shared by the whole machine.
+fn has_canary_connected(listener: &TcpListener, run_id: &[u8]) -> bool {
+    // More than the backlog can hold: a later client connected after the canary.
+    const MAX_CLIENTS: usize = 4096;
+    let clients = (0..MAX_CLIENTS).map_while(|_| match listener.accept() {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-        visitor => Some(visitor),
+        client => Some(client),
     });
-    visitors.flatten().any(|(mut visitor, _)| {
-        let mut said = [0; 64];
-        let heard = visitor.set_nonblocking(true).and_then(|()| visitor.read(&mut said));
-        heard.is_ok_and(|length| said[..length] == *word)
+    clients.flatten().any(|(mut client, _)| {
+        let mut received = [0; 64];
+        let read = client.set_nonblocking(true).and_then(|()| client.read(&mut received));
+        read.is_ok_and(|length| received[..length] == *run_id)
     })
 }
 
@@ -382,18 +400,18 @@ mod tests {
 
     /// Loopback ports are shared by the whole machine: only a client that sends the run's id is the canary.
     #[test]
-    fn strangers_at_the_canary_port_are_not_the_canary() {
+    fn unrelated_clients_of_the_canary_port_are_not_the_canary() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap_or_else(|error| panic!("{error}"));
-        let connect = |word: &[u8]| {
+        let connect = |message: &[u8]| {
             let address = listener.local_addr().unwrap_or_else(|error| panic!("{error}"));
             let mut client = TcpStream::connect(address).unwrap_or_else(|error| panic!("{error}"));
-            client.write_all(word).unwrap_or_else(|error| panic!("{error}"));
+            client.write_all(message).unwrap_or_else(|error| panic!("{error}"));
             client
         };
         listener.set_nonblocking(true).unwrap_or_else(|error| panic!("{error}"));
-        let _strangers = [connect(b""), connect(b"GET / HTTP/1.1"), connect(b"run-1")];
-        assert!(!has_knocked(&listener, b"run-12"));
+        let _others = [connect(b""), connect(b"GET / HTTP/1.1"), connect(b"run-1")];
+        assert!(!has_canary_connected(&listener, b"run-12"));
         let _canary = connect(b"run-12");
-        assert!(has_knocked(&listener, b"run-12"));
+        assert!(has_canary_connected(&listener, b"run-12"));
     }
 }

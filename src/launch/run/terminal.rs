@@ -1,5 +1,5 @@
-//! The user's terminal while the run has a terminal of its own: raw mode, size changes, interrupts and questions. The
-//! terminal's modes are always restored.
+//! The user's terminal, while the agent runs on a separate terminal that guard connects to it: raw mode, Ctrl-C, and
+//! questions to the user. guard must always restore the modes of the user's terminal.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,8 +14,8 @@ use crate::decide::Verdict;
 use crate::supervisor::{Ask, Choice};
 use crate::sys::terminal;
 
-/// Whether one terminal is both standard input and output and guard is in its foreground. Then the run takes that
-/// terminal over. With a pipe on one side (`guard run … | less`), the program on the other side of the pipe keeps the
+/// Whether the run may use the user's terminal: the same terminal is standard input and output, and guard is in its
+/// foreground. With a pipe on one side (`guard run … | less`), the program at the other end of the pipe uses the
 /// terminal. A background job leaves it to the shell.
 pub fn is_interactive(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> bool {
     let device = |fd: BorrowedFd<'_>| {
@@ -48,18 +48,17 @@ impl Drop for Raw {
     }
 }
 
-/// A lock on the user's terminal. A piece of the agent's output or a question holds it while it is written.
+/// A lock on the user's terminal. guard holds it while it writes output of the agent, or asks a question.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Screen(Arc<Mutex<()>>);
 
 impl Screen {
-    /// Takes the lock.
-    pub(crate) fn take(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Counts Ctrl-C presses that did not end the run's programs.
+/// Counts presses of Ctrl-C, to notice that the user wants to end the whole run.
 #[derive(Debug, Default)]
 pub(crate) struct InterruptKeys {
     pressed: u32,
@@ -67,29 +66,29 @@ pub(crate) struct InterruptKeys {
 }
 
 impl InterruptKeys {
-    /// Whether these keys, already forwarded to the run's terminal, mean that the user wants the whole run to end. The
-    /// first Ctrl-C interrupts a program that reads lines, and a second one soon after ends the run. A program that
-    /// reads single keys uses Ctrl-C for itself, so there only many presses end the run.
-    pub(crate) fn are_to_end_run(&mut self, keys: &[u8], agents: BorrowedFd<'_>) -> bool {
+    /// Whether these keys, already forwarded to the agent's terminal, mean that the user wants to end the whole run. If
+    /// the program reads lines, the first Ctrl-C interrupts the program, and a second one soon after ends the run. A
+    /// program that reads single keys uses Ctrl-C for itself, so there only many presses end the run.
+    pub(crate) fn are_to_end_run(&mut self, keys: &[u8], agent_terminal: BorrowedFd<'_>) -> bool {
         if keys != [CTRL_C] {
             self.pressed = 0;
             return false;
         }
-        let is_soon = self.last.replace(Instant::now()).is_some_and(|last| last.elapsed() < SOON);
+        let is_soon = self.last.replace(Instant::now()).is_some_and(|last| last.elapsed() < MAX_PAUSE);
         self.pressed = if is_soon { self.pressed + 1 } else { 1 };
         let line_mode = LocalFlags::ISIG | LocalFlags::ICANON;
-        let reads_lines = tcgetattr(agents).is_ok_and(|modes| modes.local_flags.contains(line_mode));
-        self.pressed >= if reads_lines { 2 } else { INSISTENT }
+        let reads_lines = tcgetattr(agent_terminal).is_ok_and(|modes| modes.local_flags.contains(line_mode));
+        self.pressed >= if reads_lines { 2 } else { MANY_PRESSES }
     }
 }
 
 const CTRL_C: u8 = 3;
-/// Presses of Ctrl-C within this time of each other are counted together.
-const SOON: Duration = Duration::from_secs(3);
-/// This many presses of Ctrl-C end a run whatever its program does with them.
-const INSISTENT: u32 = 5;
+/// The longest time between two presses of Ctrl-C that count together.
+const MAX_PAUSE: Duration = Duration::from_secs(3);
+/// This many presses of Ctrl-C end a run, whatever its program uses them for.
+const MANY_PRESSES: u32 = 5;
 
-/// Receives the user's keys while a question is open.
+/// The sending side of [`TerminalAsk`]: gets the user's keys while a question is open.
 #[derive(Clone)]
 pub(crate) struct Keys {
     asking: Arc<AtomicBool>,
@@ -97,8 +96,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Takes the keys if a question is open. Returns whether it did.
-    pub(crate) fn take(&self, bytes: &[u8]) -> bool {
+    /// Sends the keys to the open question. Returns false if there is none; the keys are for the agent then.
+    pub(crate) fn send_to_question(&self, bytes: &[u8]) -> bool {
         let is_asking = self.asking.load(Ordering::Acquire);
         if is_asking {
             let _ = self.sender.send(bytes.to_vec());
@@ -107,26 +106,26 @@ impl Keys {
     }
 }
 
-/// Asks questions on the user's terminal.
+/// Asks the user on the terminal whether the agent may run a command.
 pub(crate) struct TerminalAsk {
     terminal: OwnedFd,
     /// guard's end of the agent's terminal.
-    agents: OwnedFd,
+    agent_terminal: OwnedFd,
     screen: Screen,
     asking: Arc<AtomicBool>,
     keys: Receiver<Vec<u8>>,
 }
 
-/// Creates the asker, and the end that feeds it with keys.
-pub(crate) fn asker(terminal: OwnedFd, agents: OwnedFd, screen: Screen) -> (TerminalAsk, Keys) {
+/// Creates the side that asks and the side that gets the user's keys.
+pub(crate) fn asker(terminal: OwnedFd, agent_terminal: OwnedFd, screen: Screen) -> (TerminalAsk, Keys) {
     let (sender, keys) = channel();
     let asking = Arc::new(AtomicBool::new(false));
-    (TerminalAsk { terminal, agents, screen, asking: asking.clone(), keys }, Keys { asking, sender })
+    (TerminalAsk { terminal, agent_terminal, screen, asking: asking.clone(), keys }, Keys { asking, sender })
 }
 
-/// Undoes whatever the agent has done to the terminal, so that a question is displayed as written: ends an unfinished
-/// control sequence, resets colours, character sets, margins, modes and reports, and moves the agent's output up into
-/// the scroll-back.
+/// Resets everything that the agent's output may have changed in the terminal, so that it displays a question as
+/// written: an unfinished control sequence, colours, character sets, margins, modes and reports. Ends with the cursor
+/// in the last line.
 const CLEAN_SCREEN: &str = concat!(
     "\x18\x1b\\",               // CAN, ST: no control sequence or string is open any more
     "\x1b[!p\x1b[0m\x1b(B\x0f", // soft reset, plain colours, ASCII
@@ -136,16 +135,16 @@ const CLEAN_SCREEN: &str = concat!(
 );
 
 /// Enough empty lines to scroll all output of the agent off the screen.
-const LINES_UP: usize = 200;
+const SCROLL_LINES: usize = 200;
 
-/// The input must be silent for this long before an answer counts. Reports that the agent made the terminal send, and
-/// keys the user typed for the agent, arrive before that.
+/// No input must arrive for this long before an answer counts. Replies of the terminal to control sequences of the
+/// agent, and keys that the user typed for the agent, arrive earlier.
 const QUIET: Duration = Duration::from_millis(150);
-/// If the input is not silent within this time, the answer is no.
-const LONGEST_NOISE: Duration = Duration::from_secs(5);
+/// If input keeps arriving for this long, the answer is no.
+const QUIET_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TerminalAsk {
-    fn say(&self, text: &str) {
+    fn write(&self, text: &str) {
         // In raw mode, lines need a carriage return.
         let text = text.replace('\n', "\r\n");
         let mut left = text.as_bytes();
@@ -158,11 +157,11 @@ impl TerminalAsk {
         }
     }
 
-    /// Discards input until none arrives for a moment. Returns whether that moment came.
+    /// Discards input until none arrives for a moment. Returns false if input kept arriving.
     fn drain_input(&self) -> bool {
         let began = Instant::now();
         let _ = tcflush(&self.terminal, FlushArg::TCIFLUSH);
-        while began.elapsed() < LONGEST_NOISE {
+        while began.elapsed() < QUIET_TIMEOUT {
             match self.keys.recv_timeout(QUIET) {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => return true,
@@ -172,8 +171,8 @@ impl TerminalAsk {
         false
     }
 
-    /// Reads the answer to the question on the screen.
-    fn choice(&self) -> Choice {
+    /// Reads the user's answer to the question.
+    fn read_choice(&self) -> Choice {
         loop {
             let Ok(keys) = self.keys.recv() else { return Choice::Deny };
             // A user presses one key. Several bytes at once are a paste or a report of the terminal.
@@ -190,22 +189,22 @@ impl TerminalAsk {
 
 impl Ask for TerminalAsk {
     fn ask(&mut self, verdict: &Verdict) -> Choice {
-        // From here on, the lock keeps the agent's output off the terminal. It could overwrite the question, or make
-        // the terminal send a reply that looks like an answer.
-        let turn = self.screen.take();
+        // From here on, the lock keeps the agent's output off the terminal. That output could overwrite the question,
+        // or make the terminal send a reply that looks like an answer.
+        let lock = self.screen.lock();
         self.asking.store(true, Ordering::Release);
-        self.say(CLEAN_SCREEN);
-        self.say(&"\n".repeat(LINES_UP));
-        self.say("\x1b[H");
+        self.write(CLEAN_SCREEN);
+        self.write(&"\n".repeat(SCROLL_LINES));
+        self.write("\x1b[H");
         let is_quiet = self.drain_input();
         let part = printable(verdict.part.as_deref().unwrap_or("a command"));
-        self.say(&format!(
+        self.write(&format!(
             "guard: the agent wants to run: {part}\n  {} (rule {})\n  [y] once  [a] always in this run  [n] no: ",
             printable(&verdict.cause.reason),
             verdict.cause.rule
         ));
-        let choice = if is_quiet { self.choice() } else { Choice::Deny };
-        self.say(match choice {
+        let choice = if is_quiet { self.read_choice() } else { Choice::Deny };
+        self.write(match choice {
             Choice::Once => "once\n",
             Choice::Always => "always\n",
             Choice::Deny => "no\n",
@@ -213,13 +212,14 @@ impl Ask for TerminalAsk {
         // Keys typed after the answer were not meant for the agent.
         self.drain_input();
         self.asking.store(false, Ordering::Release);
-        drop(turn);
-        let _ = terminal::ask_to_redraw(self.agents.as_fd());
+        drop(lock);
+        let _ = terminal::ask_to_redraw(self.agent_terminal.as_fd());
         choice
     }
 }
 
-/// Replaces hidden characters: the agent chose the text, and they could make the question look like another one.
+/// Replaces invisible and control characters. The agent chose the text, and with them it could make the question look
+/// like another one.
 fn printable(text: &str) -> String {
     crate::terminal_text::replace(text)
 }

@@ -28,7 +28,7 @@ const MOST_QUOTED: usize = 16 << 10;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Question {
     pub(crate) prompt: String,
-    /// The commit of the branch before the call.
+    /// The commit that the branch pointed to before the call.
     pub(crate) tip: String,
     /// The one file that the agent may write.
     pub(crate) document: Option<String>,
@@ -39,79 +39,83 @@ pub(crate) struct Question {
 
 /// The result of one agent call.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct AgentReply {
     pub(crate) answer: String,
     pub(crate) run_id: String,
     /// The kind of the error, and its message.
     pub(crate) error: Option<(ErrorKind, String)>,
     pub(crate) used: Used,
-    /// The commit of the branch before and after the call.
+    /// The commit that the branch pointed to before the call.
     pub(crate) before: String,
+    /// The commit that the branch pointed to after the call.
     pub(crate) after: String,
 }
 
 impl Runner<'_> {
     pub(crate) fn role_step(&mut self, step: &Step, role: &str) -> Result<Next, PipelineError> {
-        let strange = || PipelineError::Strange(format!("there is no role `{role}`"));
+        let strange = || PipelineError::Strange(format!("the workflow has no role `{role}`"));
         let role = self.setting.workflow.roles.get(role).cloned().ok_or_else(strange)?;
-        let is_persons = step.gate.as_ref().is_some_and(|gate| self.setting.gates.contains(gate));
+        let is_user_gate = step.gate.as_ref().is_some_and(|gate| self.setting.gates.contains(gate));
         let answer = if step.must_merge && self.state.merged_by.is_some() {
-            match self.persons_merge(step, &role)? {
+            match self.accept_user_merge(step, &role)? {
                 Ok(answer) => answer,
                 Err(stop) => return Ok(stop),
             }
-        } else if is_persons {
-            match self.persons_answer()? {
+        } else if is_user_gate {
+            match self.user_decision()? {
                 Some(answer) => answer,
-                None => return Ok(Next::Stop(Status::NeedsHuman, self.waiting(step))),
+                None => return Ok(Next::Stop(Status::NeedsHuman, self.waiting_reason(step))),
             }
         } else {
-            match self.agents_answer(step, &role)? {
+            match self.agent_answer(step, &role)? {
                 Ok(answer) => answer,
                 Err(stop) => return Ok(stop),
             }
         };
-        self.conclude(step, &role, &answer)
+        self.finish_role_step(step, &role, &answer)
     }
 
     /// Asks the agent and validates its answer. An unusable answer is sent back once for repair.
-    fn agents_answer(
+    fn agent_answer(
         &mut self,
         step: &Step,
         role: &Role,
     ) -> Result<Result<Map<String, Value>, Next>, PipelineError> {
-        self.say(RUNNER, format!("Spawning {}...", role.title));
-        let asked = self.ask(step, role, "agent", None)?;
+        self.announce(RUNNER, format!("Spawning {}...", role.title));
+        let asked = self.ask_agent(step, role, "agent", None)?;
         // After a crash the working tree may have changed since the answer was validated. Do not validate
         // again: the journal already shows how that ended.
-        let (is_judged, is_mended) = (self.has_begun("commit")?, self.has_begun("repair")?);
-        let judged = match (is_judged, is_mended) {
-            (_, true) => Validation::Wrong("it was asked to mend it".to_string()),
-            (true, false) => return self.taken(step, &asked).map(Ok),
-            (false, false) => self.judge(step, role, &asked)?,
+        let (was_validated, was_repaired) = (self.has_begun("commit")?, self.has_begun("repair")?);
+        let validation = match (was_validated, was_repaired) {
+            (_, true) => Validation::Invalid("a repair was requested before the interruption".to_string()),
+            (true, false) => return self.parse_accepted_answer(step, &asked).map(Ok),
+            (false, false) => self.validate(step, role, &asked)?,
         };
-        let problem = match judged {
-            Validation::Fine(answer) => return Ok(Ok(answer)),
-            Validation::Over(stop) => return Ok(Err(stop)),
-            Validation::Wrong(problem) => problem,
+        let problem = match validation {
+            Validation::Valid(answer) => return Ok(Ok(answer)),
+            Validation::Stop(stop) => return Ok(Err(stop)),
+            Validation::Invalid(problem) => problem,
         };
-        if let Some(reason) = self.used_up(&step.id) {
+        if let Some(reason) = self.exhausted_limit(&step.id) {
             return Ok(Err(Next::Stop(Status::BudgetExhausted, reason)));
         }
-        self.say(RUNNER, format!("{}'s answer cannot be used ({problem}). Asking once more.", role.title));
-        let again = self.ask(step, role, "repair", Some((&problem, &asked.answer)))?;
+        let line = format!("{}'s answer cannot be used ({problem}). Asking once more.", role.title);
+        self.announce(RUNNER, line);
+        let again = self.ask_agent(step, role, "repair", Some((&problem, &asked.answer)))?;
         // A committing role commits in both calls, so the work starts before the first. A reading role starts
         // over.
         let before = if role.work == Work::Commit { asked.before } else { again.before.clone() };
-        let again = Asked { before, ..again };
-        if is_judged {
-            return self.taken(step, &again).map(Ok);
+        let again = AgentReply { before, ..again };
+        if was_validated {
+            return self.parse_accepted_answer(step, &again).map(Ok);
         }
-        Ok(match self.judge(step, role, &again)? {
-            Validation::Fine(answer) => Ok(answer),
-            Validation::Over(stop) => Err(stop),
-            Validation::Wrong(problem) if step.must_merge => Err(self.unsolved(&again, &problem)?),
-            Validation::Wrong(problem) => {
+        Ok(match self.validate(step, role, &again)? {
+            Validation::Valid(answer) => Ok(answer),
+            Validation::Stop(stop) => Err(stop),
+            Validation::Invalid(problem) if step.must_merge => {
+                Err(self.hand_over_conflict(&again, &problem)?)
+            }
+            Validation::Invalid(problem) => {
                 Err(Next::Stop(Status::Failed, format!("{}: {problem}", role.title)))
             }
         })
@@ -119,37 +123,42 @@ impl Runner<'_> {
 
     /// True if the journal has this effect for the current visit, possibly from an earlier process.
     fn has_begun(&self, effect: &str) -> Result<bool, PipelineError> {
-        Ok(self.journal.look(&self.id, self.state.visit, effect)?.is_some())
+        Ok(self.journal.effect_state(&self.id, self.state.visit, effect)?.is_some())
     }
 
     /// Parses an answer that was accepted before a crash.
-    fn taken(&self, step: &Step, asked: &Asked) -> Result<Map<String, Value>, PipelineError> {
-        answer::extract(&asked.answer, &step.answer)
-            .map_err(|problem| PipelineError::Strange(format!("the journal has another answer: {problem}")))
+    fn parse_accepted_answer(
+        &self,
+        step: &Step,
+        asked: &AgentReply,
+    ) -> Result<Map<String, Value>, PipelineError> {
+        answer::extract(&asked.answer, &step.answer).map_err(|problem| {
+            PipelineError::Strange(format!("the answer in the journal cannot be used: {problem}"))
+        })
     }
 
     /// Makes one agent call. An interrupted call is repeated from the state in which it began.
-    pub(crate) fn ask(
+    pub(crate) fn ask_agent(
         &mut self,
         step: &Step,
         role: &Role,
         name: &str,
-        mend: Option<(&str, &str)>,
-    ) -> Result<Asked, PipelineError> {
-        let asked: Asked = self.effect(
+        repair: Option<(&str, &str)>,
+    ) -> Result<AgentReply, PipelineError> {
+        let asked: AgentReply = self.effect(
             &step.id,
             name,
-            |runner| runner.question(step, role, mend),
+            |runner| runner.question(step, role, repair),
             |runner, question, is_again| {
                 if is_again {
-                    runner.say(RUNNER, format!("{} was interrupted; asking again.", role.title));
+                    runner.announce(RUNNER, format!("{} was interrupted; asking again.", role.title));
                     runner.restore(Some(&question.tip))?;
                 }
-                runner.lay_out(step, question, mend.is_some())?;
-                runner.call(&step.id, role, question)
+                runner.create_document_file(step, question, repair.is_some())?;
+                runner.call_agent(&step.id, role, question)
             },
         )?;
-        self.count(&step.id, asked.used);
+        self.add_usage(&step.id, asked.used);
         Ok(asked)
     }
 
@@ -157,20 +166,20 @@ impl Runner<'_> {
         &mut self,
         step: &Step,
         role: &Role,
-        mend: Option<(&str, &str)>,
+        repair: Option<(&str, &str)>,
     ) -> Result<Question, PipelineError> {
-        self.setting.tree.is_there()?;
-        let tip = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
-        let document = self.place(step);
+        self.setting.tree.check_worktree()?;
+        let tip = self.setting.tree.tip()?.ok_or_else(|| self.missing_branch_error())?;
+        let document = self.document_path(step);
         let mut prompt = self.prompt(step, role, document.as_deref())?;
-        if let Some((problem, answer)) = mend {
+        if let Some((problem, answer)) = repair {
             let mut from = answer.len().saturating_sub(MOST_QUOTED);
             while !answer.is_char_boundary(from) {
                 from += 1;
             }
             prompt = format!(
-                "{prompt}\n\n## You have done this already\nBut your answer cannot be used: {problem}. What you did is still there. Mend it, \
-                 and answer again, with the JSON object at the end. Your answer was:\n\n{}\n",
+                "{prompt}\n\n## You have done this already\nBut your answer cannot be used: {problem}. Your work is still there. Fix the \
+                 problem and answer again, with the JSON object at the end. Your answer was:\n\n{}\n",
                 &answer[from..]
             );
         }
@@ -180,15 +189,15 @@ impl Runner<'_> {
     }
 
     /// The path of the step's document in this round.
-    pub(crate) fn place(&self, step: &Step) -> Option<String> {
+    pub(crate) fn document_path(&self, step: &Step) -> Option<String> {
         let document = step.document.as_ref()?;
         let n = self.state.rounds.get(&step.id).copied().unwrap_or(1);
-        Some(self.setting.workflow.place_of(&document.path, &self.setting.feat, n))
+        Some(self.setting.workflow.document_path(&document.path, &self.setting.feat, n))
     }
 
     fn prompt(&mut self, step: &Step, role: &Role, document: Option<&str>) -> Result<String, PipelineError> {
         let template = Template::read(&step.prompt).map_err(|wrong| {
-            PipelineError::Strange(format!("the prompt of {}: {}", step.id, wrong.message))
+            PipelineError::Strange(format!("the prompt of the step {}: {}", step.id, wrong.message))
         })?;
         let names = template.names();
         let mut values = self.values(role);
@@ -210,7 +219,7 @@ impl Runner<'_> {
     pub(crate) fn values(&self, role: &Role) -> BTreeMap<String, String> {
         let setting = &self.setting;
         let mut values = self.state.documents.clone();
-        let tests = self.tests_command().ok().flatten();
+        let tests = self.test_command().ok().flatten();
         let tests = tests.as_ref().map(shell_words::join).unwrap_or_default();
         for (name, value) in [
             ("request", self.request.as_str()),
@@ -230,11 +239,11 @@ impl Runner<'_> {
     fn diff(&self) -> Result<String, PipelineError> {
         let base = format!("refs/heads/{}", self.setting.workflow.base);
         let (text, is_all) = self.setting.tree.diff(&base, MOST_DIFF)?;
-        let more = "\n(This is not all of it: it is too long. Look at the rest with the command above.)\n";
+        let more = "\n(This is not all of it: the diff is too long. Read the rest with the command above.)\n";
         Ok(format!("{text}{}", if is_all { "" } else { more }))
     }
 
-    /// The user's notes for the agents: from their working tree, or from the base branch.
+    /// The user's notes for the agents, read from the user's working tree or else from the base commit.
     fn notes(&self) -> Result<String, PipelineError> {
         let Some(file) = &self.setting.workflow.notes else { return Ok(String::new()) };
         let path = format!("{}/{file}", self.setting.workflow.documents);
@@ -250,7 +259,7 @@ impl Runner<'_> {
     fn memory(&self) -> Result<String, PipelineError> {
         let Some(memory) = &self.setting.workflow.memory else { return Ok(String::new()) };
         let text = self.committed(&memory.file)?;
-        Ok(documents::relevant(&text, &self.request, memory.tokens))
+        Ok(documents::select_lessons(&text, &self.request, memory.tokens))
     }
 
     /// A file below the documents directory, as committed on the branch.
@@ -263,13 +272,18 @@ impl Runner<'_> {
     /// Creates the one file that the agent may write, because the sandbox can only grant access to an
     /// existing file. Anything else at that path is moved aside: an agent in an earlier role could have
     /// written this document in advance.
-    fn lay_out(&mut self, step: &Step, question: &Question, is_mended: bool) -> Result<(), PipelineError> {
+    fn create_document_file(
+        &mut self,
+        step: &Step,
+        question: &Question,
+        is_repair: bool,
+    ) -> Result<(), PipelineError> {
         let (Some(document), Some(place)) = (&step.document, &question.document) else { return Ok(()) };
         let worktree = self.setting.tree.worktree.clone();
-        let aside = self.task_store.folder(&self.id).join("aside");
+        let aside = self.task_store.task_directory(&self.id).join("aside");
         let failed = |source| PipelineError::Io { path: worktree.join(place), source };
         documents::clear(&worktree, place, &aside).map_err(failed)?;
-        let is_own = is_mended || self.state.documents.get(&document.name) == Some(place);
+        let is_own = is_repair || self.state.documents.get(&document.name) == Some(place);
         let there = documents::read(&worktree, place).map_err(failed)?;
         if there.is_none() || !is_own {
             documents::write(&worktree, place, "").map_err(failed)?;
@@ -278,25 +292,25 @@ impl Runner<'_> {
     }
 
     /// Calls the agent in its role's sandbox, within the step's remaining budget.
-    pub(crate) fn call(
+    pub(crate) fn call_agent(
         &mut self,
         step: &str,
         role: &Role,
         question: &Question,
-    ) -> Result<Asked, PipelineError> {
+    ) -> Result<AgentReply, PipelineError> {
         let tree = self.setting.tree.clone();
-        let request = self.request_of(step, role, question);
+        let request = self.build_request(step, role, question);
         let title = role.title.clone();
-        let (see, cancel) = (&mut *self.see, &self.cancel);
+        let (on_event, cancel) = (&mut *self.on_event, &self.cancel);
         let result = self.task_store.executor.execute(&request, cancel, &mut |event| {
             let data = json!({ "who": title, "event": event.event_type, "data": event.data });
-            see(TaskEvent::new(EventType::TaskAgent, event.message, data));
+            on_event(TaskEvent::new(EventType::TaskAgent, event.message, data));
         });
         if self.cancel.is_set() {
             return Err(PipelineError::Interrupted);
         }
         let after = tree.tip()?.unwrap_or_default();
-        let mut asked = asked(&result, question.tip.clone(), after);
+        let mut asked = reply_from_result(&result, question.tip.clone(), after);
         if asked.error.as_ref().is_some_and(|(kind, _)| *kind == ErrorKind::Timeout) {
             // A timed-out call used its whole time, whatever was measured.
             asked.used.agent_ms = asked.used.agent_ms.max(request.max_duration.saturating_mul(1000));
@@ -304,7 +318,7 @@ impl Runner<'_> {
         Ok(asked)
     }
 
-    fn request_of(&self, step: &str, role: &Role, question: &Question) -> ExecRequest {
+    fn build_request(&self, step: &str, role: &Role, question: &Question) -> ExecRequest {
         let setting = &self.setting;
         let (agent, own) = (setting.workflow.agent_of(role), &setting.agent);
         let name = if own.name.is_empty() { agent.name.clone() } else { own.name.clone() };
@@ -316,7 +330,7 @@ impl Runner<'_> {
         request.timeout = own.timeout.or(agent.timeout).unwrap_or(request.timeout);
         request.max_duration = own.max_duration.or(agent.max_duration).unwrap_or(request.max_duration);
         request.max_retries = own.retries.or(agent.retries).unwrap_or(request.max_retries);
-        if let Some(minutes) = self.left(step, "minutes") {
+        if let Some(minutes) = self.remaining(step, "minutes") {
             let seconds = (minutes * 60.0).ceil().max(1.0) as u64;
             if seconds < request.max_duration {
                 // A retry would need the same time again, and none is left.
@@ -324,7 +338,7 @@ impl Runner<'_> {
                 request.max_retries = 0;
             }
         }
-        let left = self.left(step, "tokens").map(|left| (left as u64).max(1));
+        let left = self.remaining(step, "tokens").map(|left| (left as u64).max(1));
         request.max_tokens = [left, agent.max_tokens].into_iter().flatten().min();
         match role.work {
             Work::Read => request.in_place = true,
@@ -336,12 +350,12 @@ impl Runner<'_> {
     }
 }
 
-fn asked(result: &ExecResult, before: String, after: String) -> Asked {
+fn reply_from_result(result: &ExecResult, before: String, after: String) -> AgentReply {
     let run = &result.run;
     // Include the usage of failed attempts.
     let models = || result.attempts.iter().filter_map(|attempt| attempt.model.as_ref());
     let error = run.error_kind.map(|kind| (kind, run.error.clone().unwrap_or_default()));
-    Asked {
+    AgentReply {
         answer: run.result.clone(),
         run_id: run.run_id.clone(),
         error: error.filter(|_| !run.success),

@@ -22,8 +22,8 @@ pub(crate) enum Unusable {
     #[error("the answer has no JSON object at its end")]
     NoObject,
     /// The text contains an object, but its fields are wrong.
-    #[error("the JSON object at the end of the answer does not fit: {0}")]
-    Misfit(String),
+    #[error("the JSON object at the end of the answer is invalid: {0}")]
+    WrongFields(String),
 }
 
 /// Extracts the object that the step asked for.
@@ -41,21 +41,21 @@ pub(crate) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Ma
     let names_one = |object: &Map<String, Value>| fields.keys().any(|name| object.contains_key(name));
     let Some(at) = found.iter().rposition(|(_, object)| names_one(object)) else {
         let missing = fields.keys().next().map(|name| format!("`{name}` is missing"));
-        return Err(missing.filter(|_| !found.is_empty()).map_or(Unusable::NoObject, Unusable::Misfit));
+        return Err(missing.filter(|_| !found.is_empty()).map_or(Unusable::NoObject, Unusable::WrongFields));
     };
     let (end, object) = &found[at];
-    fits(object, fields).map_err(Unusable::Misfit)?;
+    fits(object, fields).map_err(Unusable::WrongFields)?;
     let rest = &text[*end..];
     let begins_another =
         |name: &String| rest.find('{').is_some_and(|brace| rest[brace..].contains(&format!("\"{name}\"")));
     if fields.keys().any(begins_another) {
-        return Err(Unusable::Misfit(
-            "after it comes what looks like another one and cannot be read".to_string(),
+        return Err(Unusable::WrongFields(
+            "it is followed by text that looks like another object and cannot be parsed".to_string(),
         ));
     }
     let earlier = found[..at].iter().map(|(_, object)| object);
     match contradicted(object, earlier, fields) {
-        Some(problem) => Err(Unusable::Misfit(problem)),
+        Some(problem) => Err(Unusable::WrongFields(problem)),
         None => Ok(object.clone()),
     }
 }
@@ -77,7 +77,7 @@ fn contradicted<'o>(
         (word != *yes).then_some(word)
     };
     let word = earlier.find_map(other)?;
-    Some(format!("the answer says `{name}` {yes} and {word}; say one, in one object, and quote none"))
+    Some(format!("the answer has `{name}` {yes} and {word}; give one verdict, and quote no other"))
 }
 
 /// Every top-level object of the text, in order, with the offset of its end. Objects inside others are
@@ -107,16 +107,16 @@ fn objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
 /// Checks that an object has the required fields.
 fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result<(), String> {
     for (name, field) in fields {
-        let is_wanted = field.is_wanted(object);
+        let is_required = field.is_required(object);
         let value = object.get(name).filter(|value| !value.is_null());
         let Some(value) = value else {
-            if is_wanted {
+            if is_required {
                 return Err(format!("`{name}` is missing"));
             }
             continue;
         };
         // Optional feedback next to the result uses the same key and may have any type.
-        if !is_wanted && (value.is_object() || name == "feedback") {
+        if !is_required && (value.is_object() || name == "feedback") {
             continue;
         }
         fits_field(name, value, &field.is)?;
@@ -128,14 +128,14 @@ fn fits_field(name: &str, value: &Value, is: &FieldType) -> Result<(), String> {
     let text = value.as_str().map(str::trim).filter(|text| !text.is_empty());
     match is {
         FieldType::Text | FieldType::Document | FieldType::Commit if text.is_none() => {
-            Err(format!("`{name}` must be a text"))
+            Err(format!("`{name}` must be a non-empty string"))
         }
         FieldType::OneOf(words) if !text.is_some_and(|text| words.iter().any(|word| word == text)) => {
             Err(format!("`{name}` must be one of {}, and is {value}", words.join(", ")))
         }
         FieldType::Number if !value.is_number() => Err(format!("`{name}` must be a number")),
         FieldType::List if !value.as_array().is_some_and(|items| items.iter().all(Value::is_string)) => {
-            Err(format!("`{name}` must be a list of texts"))
+            Err(format!("`{name}` must be a list of strings"))
         }
         _ => Ok(()),
     }
@@ -238,7 +238,7 @@ mod tests {
             ("{\"verdict\": \"approve\"}", "one of APPROVE, REJECT"),
             ("{\"verdict\": \"APPROVE, mostly\"}", "one of APPROVE, REJECT"),
             ("{\"verdict\": \"REJECT\"}", "`feedback` is missing"),
-            ("{\"verdict\": \"REJECT\", \"feedback\": \" \"}", "`feedback` must be a text"),
+            ("{\"verdict\": \"REJECT\", \"feedback\": \" \"}", "`feedback` must be a non-empty string"),
             ("{\"verdict\": [\"APPROVE\"]}", "one of"),
             ("{verdict: 'APPROVE'}", "no JSON object"),
             ("{\"result\": {\"verdict\": \"APPROVE\"}}", "is missing"),
@@ -250,7 +250,7 @@ mod tests {
             ),
             (
                 "It says {\"verdict\":\"APPROVE\"}. {\"verdict\":\"REJECT\",\"feedback\":\"a \\d\"}",
-                "cannot be read",
+                "cannot be parsed",
             ),
             (
                 "{\"verdict\":\"REJECT\",\"feedback\":\"x\"}, though it says {\"verdict\":\"APPROVE\"}",

@@ -31,7 +31,7 @@ impl Runner<'_> {
     fn base_tip(&self) -> Result<String, PipelineError> {
         let base = &self.setting.workflow.base;
         let tip = self.setting.tree.commit_named(&format!("refs/heads/{base}"))?;
-        tip.ok_or_else(|| PipelineError::Strange(format!("there is no branch `{base}` any more")))
+        tip.ok_or_else(|| PipelineError::Strange(format!("the branch `{base}` no longer exists")))
     }
 
     pub(crate) fn merge(&mut self, step: &Step) -> Result<Next, PipelineError> {
@@ -60,7 +60,7 @@ impl Runner<'_> {
                     Merged::Clean(merged) => {
                         // The user may have worked in the worktree while the task waited.
                         if !tree.uncommitted()?.is_empty() {
-                            runner.keep_all()?;
+                            runner.save_work()?;
                         }
                         let commit = StepCommit { tree: Some(merged), ..meeting.commit.clone() };
                         tree.commit(&commit, &[])?;
@@ -87,10 +87,10 @@ impl Runner<'_> {
                 format!("Merging '{base}'... conflicts in {}{more}.", some.join(", "))
             }
         };
-        self.say(RUNNER, line);
+        self.announce(RUNNER, line);
         self.state.conflicts = met.conflicts;
         self.state.conflict_files = met.files;
-        Ok(Next::Go { to: Self::way(step, Some(word))?, feedback: String::new() })
+        Ok(Next::Go { to: Self::next_step(step, Some(word))?, feedback: String::new() })
     }
 
     /// The verdict after a merge. A merge that was rejected and repaired is reviewed again, although there is
@@ -101,8 +101,9 @@ impl Runner<'_> {
             "UP_TO_DATE" => "UP_TO_DATE",
             word => {
                 let review = step.verdicts.get("MERGED").map(|verdict| verdict.next.clone());
-                let is_reviewed =
-                    |id: &String| self.setting.workflow.step(id).is_some_and(|step| step.words().len() > 1);
+                let is_reviewed = |id: &String| {
+                    self.setting.workflow.step(id).is_some_and(|step| step.verdict_words().len() > 1)
+                };
                 self.state.merge_review = review.filter(is_reviewed);
                 if word == "MERGED" { "MERGED" } else { "CONFLICT" }
             }
@@ -116,7 +117,7 @@ impl Runner<'_> {
             "archive",
             |runner| {
                 let mut changes = Vec::new();
-                for (from, to, text) in runner.finished_papers()? {
+                for (from, to, text) in runner.documents_to_archive()? {
                     changes.push((from, None));
                     changes.push((to, Some(text)));
                 }
@@ -125,11 +126,11 @@ impl Runner<'_> {
                     changes,
                 })
             },
-            |runner, papers, _| {
-                if !papers.changes.is_empty() {
-                    runner.put(papers)?;
+            |runner, change_set, _| {
+                if !change_set.changes.is_empty() {
+                    runner.commit_changes(change_set)?;
                 }
-                let pairs = papers.changes.chunks(2).filter_map(|pair| match pair {
+                let pairs = change_set.changes.chunks(2).filter_map(|pair| match pair {
                     [from, to] => Some((from.0.clone(), to.0.clone())),
                     _ => None,
                 });
@@ -142,23 +143,23 @@ impl Runner<'_> {
             }
         }
         if !moved.is_empty() {
-            self.say(RUNNER, format!("Archiving {} documents... OK.", moved.len()));
+            self.announce(RUNNER, format!("Archiving {} documents... OK.", moved.len()));
         }
-        Ok(Next::Go { to: Self::way(step, None)?, feedback: String::new() })
+        Ok(Next::Go { to: Self::next_step(step, None)?, feedback: String::new() })
     }
 
-    /// Every document of this task, and where it goes: (from, to, text).
-    fn finished_papers(&self) -> Result<Vec<(String, String, String)>, PipelineError> {
+    /// Every document of this task: its path, its path in the archive, and its text.
+    fn documents_to_archive(&self) -> Result<Vec<(String, String, String)>, PipelineError> {
         let (tree, workflow) = (&self.setting.tree, &self.setting.workflow);
         let mut found = Vec::new();
         for step in &workflow.steps {
             let Some(document) = &step.document else { continue };
             let rounds = self.state.rounds.get(&step.id).copied().unwrap_or(0);
             for n in 1..=rounds {
-                let from = workflow.place_of(&document.path, &self.setting.feat, n);
+                let from = workflow.document_path(&document.path, &self.setting.feat, n);
                 let Some(content) = tree.file_at(&tree.branch, &from)? else { continue };
                 let below = from.strip_prefix(&format!("{}/", workflow.documents)).unwrap_or(&from);
-                let to = self.free_place(&format!("{}/archived/{below}", workflow.documents))?;
+                let to = self.free_archive_path(&format!("{}/archived/{below}", workflow.documents))?;
                 if !found.iter().any(|(known, _, _)| *known == from) {
                     found.push((from, to, String::from_utf8_lossy(&content).into_owned()));
                 }
@@ -168,7 +169,7 @@ impl Runner<'_> {
     }
 
     /// A path in the archive that no earlier task uses.
-    fn free_place(&self, wanted: &str) -> Result<String, PipelineError> {
+    fn free_archive_path(&self, wanted: &str) -> Result<String, PipelineError> {
         let tree = &self.setting.tree;
         let (stem, ending) = wanted.rsplit_once('.').unwrap_or((wanted, "md"));
         let others = (2..1000).map(|n| format!("{stem}-{n}.{ending}"));
@@ -184,11 +185,11 @@ impl Runner<'_> {
         let (tree, base) = (self.setting.tree.clone(), self.base_tip()?);
         let tip = tree.tip()?.unwrap_or_default();
         if !tree.contains(&tip, &base)? {
-            self.say(RUNNER, format!("'{}' has moved meanwhile.", self.setting.workflow.base));
-            return Ok(Next::Go { to: Self::way(step, Some("BEHIND"))?, feedback: String::new() });
+            self.announce(RUNNER, format!("'{}' has new commits.", self.setting.workflow.base));
+            return Ok(Next::Go { to: Self::next_step(step, Some("BEHIND"))?, feedback: String::new() });
         }
         let summary = self.summary()?;
-        let path = self.task_store.folder(&self.id).join("summary.md");
+        let path = self.task_store.task_directory(&self.id).join("summary.md");
         let place: String = self.effect(
             &step.id,
             "deliver",
@@ -199,16 +200,16 @@ impl Runner<'_> {
                 Ok(path.display().to_string())
             },
         )?;
-        (self.see)(TaskEvent::new(EventType::TaskDelivered, place.clone(), json!({ "summary": place })));
-        self.state.delivered = Some(match self.propose(&step.id, &summary)? {
+        (self.on_event)(TaskEvent::new(EventType::TaskDelivered, place.clone(), json!({ "summary": place })));
+        self.state.delivered = Some(match self.push_and_open_pull_request(&step.id, &summary)? {
             None => place,
             Some(Ok(url)) => url,
             Some(Err(problem)) => return Ok(Next::Stop(Status::Failed, problem)),
         });
-        Ok(Next::Go { to: Self::way(step, Some("DELIVERED"))?, feedback: String::new() })
+        Ok(Next::Go { to: Self::next_step(step, Some("DELIVERED"))?, feedback: String::new() })
     }
 
-    /// A summary of the task for whoever merges it.
+    /// A summary of the task for the user who merges its branch.
     fn summary(&self) -> Result<String, PipelineError> {
         let (tree, used) = (&self.setting.tree, self.state.used);
         let mut out = format!("# {}\n\n{}\n\n## Commits\n\n", self.setting.feat, self.request.trim());
@@ -220,7 +221,7 @@ impl Runner<'_> {
         for (name, place) in &self.state.documents {
             out.push_str(&format!("- {name}: `{place}`\n"));
         }
-        let tests = match self.tests_command()? {
+        let tests = match self.test_command()? {
             Some(words) => format!(
                 "run by guard after work on the code: `{}`",
                 shell_words::join(&words).replace('`', "'")

@@ -40,7 +40,7 @@ const FILLERS: [&str; 21] = [
 
 /// True if this answer must contain `feedback` as part of its result, for example the reason of a rejection.
 fn is_result(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> bool {
-    fields.get(KEY).is_some_and(|field| field.is_wanted(answer))
+    fields.get(KEY).is_some_and(|field| field.is_required(answer))
 }
 
 /// The feedback to triage: what the agent said in addition to its result.

@@ -10,7 +10,7 @@ use crate::pipeline::documents;
 use crate::pipeline::runner::{Next, PipelineError, Runner};
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::pipeline::workflow::model::{BACK, FieldType, Role, Step, Work};
-use crate::pipeline::workflow::template::sentence;
+use crate::pipeline::workflow::template::fill_message;
 use crate::transcript::EventType;
 use crate::workspace::StepCommit;
 
@@ -23,7 +23,7 @@ pub(crate) struct DocumentCommit {
 
 impl Runner<'_> {
     /// The user's decision at this gate, as an answer.
-    pub(crate) fn persons_answer(&mut self) -> Result<Option<Map<String, Value>>, PipelineError> {
+    pub(crate) fn user_decision(&mut self) -> Result<Option<Map<String, Value>>, PipelineError> {
         let decision = self.journal.decision(&self.id, self.state.visit)?;
         Ok(decision.map(|decision| {
             let mut answer = Map::new();
@@ -36,32 +36,32 @@ impl Runner<'_> {
         }))
     }
 
-    pub(crate) fn waiting(&self, step: &Step) -> String {
+    pub(crate) fn waiting_reason(&self, step: &Step) -> String {
         format!(
-            "waiting for a person at the gate {}: `guard task approve {id}` or `guard task reject {id} --feedback …`, then `guard task resume {id}`",
+            "waiting for the user's decision at the gate {}: `guard task approve {id}` or `guard task reject {id} --feedback …`, then `guard task resume {id}`",
             step.gate.as_deref().unwrap_or(&step.id),
             id = self.id
         )
     }
 
     /// Reports the result, commits the step's documents, and decides which step follows.
-    pub(crate) fn conclude(
+    pub(crate) fn finish_role_step(
         &mut self,
         step: &Step,
         role: &Role,
         answer: &Map<String, Value>,
     ) -> Result<Next, PipelineError> {
-        let place = self.place(step);
+        let place = self.document_path(step);
         if let (Some(document), Some(place)) = (&step.document, &place) {
             self.state.documents.insert(document.name.clone(), place.clone());
         }
         let word =
             answer.get("verdict").and_then(Value::as_str).filter(|word| step.verdicts.contains_key(*word));
-        let said = answer.get("feedback").and_then(Value::as_str).unwrap_or_default().to_string();
+        let remark = answer.get("feedback").and_then(Value::as_str).unwrap_or_default().to_string();
         let mut values = self.values(role);
-        values.insert("feedback".to_string(), said.clone());
+        values.insert("feedback".to_string(), remark.clone());
         // Report only what guard verified: a committing step does not get here unless its tests pass.
-        let tests = if self.tests_command()?.is_some() { "Tests passed." } else { "Tests not run." };
+        let tests = if self.test_command()?.is_some() { "Tests passed." } else { "Tests not run." };
         values.insert("tests_result".to_string(), tests.to_string());
         for (name, field) in &step.answer {
             let text = answer.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -73,29 +73,29 @@ impl Runner<'_> {
         let says =
             word.map_or(step.says.as_ref(), |word| step.verdicts.get(word).and_then(|one| one.says.as_ref()));
         if let Some(says) = says {
-            let line = sentence(says, &values);
-            let person = person_of(answer).map(|(name, _)| name);
-            self.say(person.as_ref().unwrap_or(&role.title), line);
+            let line = fill_message(says, &values);
+            let person = deciding_user(answer).map(|(name, _)| name);
+            self.announce(person.as_ref().unwrap_or(&role.title), line);
         }
-        self.commit_papers(step, role, word, answer)?;
+        self.commit_documents(step, role, word, answer)?;
         self.triage(step, role, answer)?;
         // The first word of a verdict is the approval.
         if word.is_some()
-            && word == step.words().first().copied()
+            && word == step.verdict_words().first().copied()
             && self.state.merge_review.as_ref() == Some(&step.id)
         {
             self.state.merge_review = None;
         }
-        let to = Self::way(step, word)?;
+        let to = Self::next_step(step, word)?;
         let goes_back = to == BACK || self.state.rounds.contains_key(&to);
         if word.is_none() || !goes_back {
             return Ok(Next::Go { to, feedback: String::new() });
         }
         let feedback = match &place {
-            Some(place) => format!("The review is at `{place}`.\n{said}"),
-            None => said,
+            Some(place) => format!("The review is at `{place}`.\n{remark}"),
+            None => remark,
         };
-        if let Some(stop) = self.goes_round(step, &feedback)? {
+        if let Some(stop) = self.stop_if_repeating(step, &feedback)? {
             return Ok(stop);
         }
         Ok(Next::Go { to, feedback })
@@ -103,22 +103,22 @@ impl Runner<'_> {
 
     /// Stops the task if a gate repeats its feedback, or gives feedback on unchanged work: another round
     /// would change nothing.
-    fn goes_round(&mut self, step: &Step, feedback: &str) -> Result<Option<Next>, PipelineError> {
+    fn stop_if_repeating(&mut self, step: &Step, feedback: &str) -> Result<Option<Next>, PipelineError> {
         let workflow = &self.setting.workflow;
         let (base, reviews) =
             (format!("refs/heads/{}", workflow.base), format!("{}/reviews", workflow.documents));
         let about = digest(&self.setting.tree.changed_outside(&base, &reviews)?);
         let written = self
-            .place(step)
+            .document_path(step)
             .and_then(|place| documents::read(&self.setting.tree.worktree, &place).ok().flatten());
         // The first line names the document, whose path differs from round to round. Compare the rest.
         let words = feedback.lines().skip(1).collect::<Vec<_>>().join("\n");
-        let said = digest(format!("{words}\n{}", written.unwrap_or_default()).as_bytes());
-        let last = self.state.said.insert(step.id.clone(), (said.clone(), about.clone()));
+        let feedback_digest = digest(format!("{words}\n{}", written.unwrap_or_default()).as_bytes());
+        let last = self.state.said.insert(step.id.clone(), (feedback_digest.clone(), about.clone()));
         Ok(last.and_then(|(last_said, last_about)| {
-            let why = match (last_said == said, last_about == about) {
-                (true, _) => "said the same twice",
-                (_, true) => "was asked about the same twice: nothing had changed",
+            let why = match (last_said == feedback_digest, last_about == about) {
+                (true, _) => "gave the same feedback twice",
+                (_, true) => "was asked twice about the same work: nothing had changed in between",
                 _ => return None,
             };
             Some(Next::Stop(Status::NeedsHuman, format!("the step {} {why}", step.id)))
@@ -126,7 +126,7 @@ impl Runner<'_> {
     }
 
     /// Commits the step's document, and the answer's additions to the shared documents.
-    fn commit_papers(
+    fn commit_documents(
         &mut self,
         step: &Step,
         role: &Role,
@@ -134,9 +134,9 @@ impl Runner<'_> {
         answer: &Map<String, Value>,
     ) -> Result<(), PipelineError> {
         let intent = |runner: &mut Self| -> Result<DocumentCommit, PipelineError> {
-            let mut changes = runner.shared_papers(answer)?;
+            let mut changes = runner.shared_document_changes(answer)?;
             let tree = &runner.setting.tree;
-            let place = runner.place(step);
+            let place = runner.document_path(step);
             let is_there = |place: &String| tree.file_at(&tree.branch, place).map(|found| found.is_some());
             let has_committed = role.work == Work::Commit && place.as_ref().map_or(Ok(false), is_there)?;
             if let Some(place) = place.filter(|_| !has_committed) {
@@ -144,8 +144,8 @@ impl Runner<'_> {
                     PipelineError::Io { path: runner.setting.tree.worktree.join(&place), source }
                 })?;
                 // A user's decision is recorded in their words, even if a file lies at this path.
-                let is_persons = answer.contains_key("decided_by");
-                let text = written.filter(|text| !text.trim().is_empty() && !is_persons);
+                let is_user_decision = answer.contains_key("decided_by");
+                let text = written.filter(|text| !text.trim().is_empty() && !is_user_decision);
                 // Every step leaves a document.
                 let text = text.unwrap_or_else(|| runner.decision(step, word, answer));
                 changes.push((place, Some(text)));
@@ -154,7 +154,7 @@ impl Runner<'_> {
             let verdict = word.map(|word| format!(": {word}")).unwrap_or_default();
             let subject = format!("{what}: {}{verdict}", runner.setting.feat);
             let mut commit = runner.step_commit(step, &subject)?;
-            if let Some(person) = person_of(answer) {
+            if let Some(person) = deciding_user(answer) {
                 commit.who = person;
             }
             Ok(DocumentCommit { commit, changes })
@@ -162,16 +162,16 @@ impl Runner<'_> {
         let verdict = word.and_then(|word| step.verdicts.get(word));
         let committed = verdict.and_then(|verdict| verdict.committed.clone());
         let line = committed.or_else(|| step.commit.as_ref().map(|what| format!("Committing {what}... OK.")));
-        let done: Option<String> = self.effect(&step.id, "commit", intent, |runner, papers, _| {
-            if papers.changes.is_empty() {
+        let done: Option<String> = self.effect(&step.id, "commit", intent, |runner, change_set, _| {
+            if change_set.changes.is_empty() {
                 return Ok(None);
             }
-            runner.put(papers).map(Some)
+            runner.commit_changes(change_set).map(Some)
         })?;
         if done.is_some()
             && let Some(line) = line
         {
-            self.say(RUNNER, line);
+            self.announce(RUNNER, line);
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ impl Runner<'_> {
     }
 
     /// The backlog and the lessons, with new items added.
-    pub(crate) fn shared_papers(
+    pub(crate) fn shared_document_changes(
         &self,
         answer: &Map<String, Value>,
     ) -> Result<Vec<(String, Option<String>)>, PipelineError> {
@@ -195,7 +195,7 @@ impl Runner<'_> {
         ];
         for (file, title, key) in lists {
             let (Some(file), items) = (file, answer::list(answer, key)) else { continue };
-            if let Some(text) = documents::appended(&self.committed(file)?, title, &items) {
+            if let Some(text) = documents::append_items(&self.committed(file)?, title, &items) {
                 changes.push((format!("{}/{file}", workflow.documents), Some(text)));
             }
         }
@@ -204,8 +204,8 @@ impl Runner<'_> {
 
     /// Prepares a commit by the runner on top of the branch.
     pub(crate) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PipelineError> {
-        self.setting.tree.is_there()?;
-        let parent = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
+        self.setting.tree.check_worktree()?;
+        let parent = self.setting.tree.tip()?.ok_or_else(|| self.missing_branch_error())?;
         let message =
             format!("{subject}\n\nGuard-Task: {}\nGuard-Step: {} {}\n", self.id, self.state.visit, step.id);
         let date = format!("{} +0000", jiff::Timestamp::now().as_second());
@@ -213,9 +213,9 @@ impl Runner<'_> {
     }
 
     /// Writes the files and commits them. Idempotent.
-    pub(crate) fn put(&mut self, papers: &DocumentCommit) -> Result<String, PipelineError> {
+    pub(crate) fn commit_changes(&mut self, change_set: &DocumentCommit) -> Result<String, PipelineError> {
         let tree = self.setting.tree.clone();
-        for (path, text) in &papers.changes {
+        for (path, text) in &change_set.changes {
             let place = tree.worktree.join(path);
             let written = match text {
                 Some(text) => documents::write(&tree.worktree, path, text),
@@ -225,10 +225,10 @@ impl Runner<'_> {
         }
         let bytes =
             |(path, text): &(String, Option<String>)| (path.clone(), text.clone().map(String::into_bytes));
-        let changes: Vec<(String, Option<Vec<u8>>)> = papers.changes.iter().map(bytes).collect();
-        let id = tree.commit(&papers.commit, &changes)?;
-        let subject = papers.commit.message.lines().next().unwrap_or_default().to_string();
-        (self.see)(TaskEvent::new(EventType::TaskCommit, subject, json!({ "commit": id })));
+        let changes: Vec<(String, Option<Vec<u8>>)> = change_set.changes.iter().map(bytes).collect();
+        let id = tree.commit(&change_set.commit, &changes)?;
+        let subject = change_set.commit.message.lines().next().unwrap_or_default().to_string();
+        (self.on_event)(TaskEvent::new(EventType::TaskCommit, subject, json!({ "commit": id })));
         Ok(id)
     }
 }
@@ -243,7 +243,7 @@ pub(crate) fn signature((name, address): &(String, String)) -> String {
 }
 
 /// The name and address of the user who gave the answer; `None` if an agent did.
-fn person_of(answer: &Map<String, Value>) -> Option<(String, String)> {
+fn deciding_user(answer: &Map<String, Value>) -> Option<(String, String)> {
     let text = answer.get("decided_by")?.as_str()?;
     let (name, address) = text.rsplit_once(" <").unwrap_or((text, "guard@localhost"));
     Some((name.to_string(), address.trim_end_matches('>').to_string()))

@@ -3,10 +3,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::agent_step::Asked;
+use super::agent_step::AgentReply;
 use super::finish_step::signature;
 use crate::pipeline::resume::StepSnapshot;
-use crate::pipeline::runner::{Next, PipelineError, Runner, understood};
+use crate::pipeline::runner::{Next, PipelineError, Runner, parse_stored};
 use crate::pipeline::task::state::Status;
 use crate::pipeline::workflow::model::{FieldType, Role, Step};
 use crate::workspace::TaskTree;
@@ -14,12 +14,16 @@ use crate::workspace::TaskTree;
 impl Runner<'_> {
     /// Hands the conflict over to the user. Resets the branch and the worktree to the state before the
     /// agent's attempt, and keeps what the agent did.
-    pub(crate) fn unsolved(&mut self, asked: &Asked, problem: &str) -> Result<Next, PipelineError> {
+    pub(crate) fn hand_over_conflict(
+        &mut self,
+        asked: &AgentReply,
+        problem: &str,
+    ) -> Result<Next, PipelineError> {
         self.restore(Some(&asked.before))?;
         let (base, worktree) = (&self.setting.workflow.base, self.setting.tree.worktree.display());
         let reason = format!(
-            "the conflict with '{base}' is not solved ({problem}); resolve it in {worktree} (`git merge {base}`, then `git commit`) and go on \
-             with `guard task resume {id}`, which asks the agent again where nothing was merged",
+            "the agent did not resolve the conflict with '{base}' ({problem}); resolve it in {worktree} (`git merge {base}`, then `git commit`) \
+             and run `guard task resume {id}`; without such a merge, the agent tries again",
             id = self.id
         );
         Ok(Next::Stop(Status::NeedsHuman, reason))
@@ -27,7 +31,7 @@ impl Runner<'_> {
 
     /// Looks for a merge that the user made in the worktree since the task stopped, and records its author.
     /// If the task waits for exactly that, an unusable merge is an error.
-    pub(crate) fn find_persons_merge(
+    pub(crate) fn find_user_merge(
         &mut self,
         began: Option<&StepSnapshot>,
         is_awaited: bool,
@@ -37,53 +41,53 @@ impl Runner<'_> {
         let (Some(_), Some(began)) = (step, began) else { return Ok(false) };
         let tree = &self.setting.tree;
         let tip = tree.tip()?.unwrap_or_default();
-        let is_moved = tip != began.tip && !self.agents_tips()?.contains(&tip);
+        let is_moved = tip != began.tip && !self.agent_tips()?.contains(&tip);
         if !is_moved && !is_awaited {
             return Ok(false);
         }
         let worktree = tree.worktree.display().to_string();
         if let Some(path) = tree.uncommitted()?.first() {
             return Err(PipelineError::Strange(format!(
-                "{worktree} has changes that are not committed ({path}): commit the merge there, or undo it with `git merge --abort`"
+                "{worktree} has uncommitted changes ({path}); commit the merge there, or undo it with `git merge --abort`"
             )));
         }
         if !is_moved {
             return Ok(false);
         }
-        let made = Asked { before: began.tip.clone(), after: tip, ..Asked::default() };
-        if let Some(problem) = self.not_merged(&made)? {
+        let made = AgentReply { before: began.tip.clone(), after: tip, ..AgentReply::default() };
+        if let Some(problem) = self.find_merge_problem(&made)? {
             if !is_awaited {
                 return Ok(false);
             }
             return Err(PipelineError::Strange(format!("the merge in {worktree} cannot be used: {problem}")));
         }
-        self.state.merged_by = Some(TaskTree::person(&self.repository)?);
+        self.state.merged_by = Some(TaskTree::current_user(&self.repository)?);
         Ok(true)
     }
 
     /// The commits at which the agents of this visit left the branch.
-    fn agents_tips(&self) -> Result<Vec<String>, PipelineError> {
+    fn agent_tips(&self) -> Result<Vec<String>, PipelineError> {
         let entries = self.journal.entries(&self.id)?;
         let calls = entries.into_iter().filter(|entry| {
             entry.visit == self.state.visit && matches!(entry.effect.as_str(), "agent" | "repair")
         });
-        let asked: Result<Vec<Asked>, PipelineError> =
-            calls.filter_map(|entry| entry.outcome).map(understood).collect();
+        let asked: Result<Vec<AgentReply>, PipelineError> =
+            calls.filter_map(|entry| entry.outcome).map(parse_stored).collect();
         Ok(asked?.into_iter().map(|asked| asked.after).collect())
     }
 
     /// Accepts the user's merge as the step's answer if it passes the same checks as an agent's.
-    pub(crate) fn persons_merge(
+    pub(crate) fn accept_user_merge(
         &mut self,
         step: &Step,
         role: &Role,
     ) -> Result<Result<Map<String, Value>, Next>, PipelineError> {
-        let tip = self.setting.tree.tip()?.ok_or_else(|| self.branch_is_gone())?;
-        let before = self.began()?.map(|began| began.tip).unwrap_or_default();
-        let made = Asked { before, after: tip.clone(), ..Asked::default() };
-        if let Some(problem) = self.unfinished(step, role, &made)? {
+        let tip = self.setting.tree.tip()?.ok_or_else(|| self.missing_branch_error())?;
+        let before = self.step_snapshot()?.map(|began| began.tip).unwrap_or_default();
+        let made = AgentReply { before, after: tip.clone(), ..AgentReply::default() };
+        if let Some(problem) = self.find_work_problem(step, role, &made)? {
             let reason = format!(
-                "the merge in {} cannot be used: {problem}; mend and commit it there, then `guard task resume {}`",
+                "the merge in {} cannot be used: {problem}; fix and commit it there, then run `guard task resume {}`",
                 self.setting.tree.worktree.display(),
                 self.id
             );

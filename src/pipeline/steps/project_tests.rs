@@ -72,7 +72,7 @@ fn is_installed(program: &str) -> bool {
 impl Runner<'_> {
     /// The test command that guard runs: the user's, or the project's own. `None` if there is none, if its
     /// program is not installed, or if the user wants no tests.
-    pub(crate) fn tests_command(&self) -> Result<Option<Vec<String>>, PipelineError> {
+    pub(crate) fn test_command(&self) -> Result<Option<Vec<String>>, PipelineError> {
         if let Some(words) = self.state.tests.as_ref().or(self.setting.tests.as_ref()) {
             return Ok(Some(words.clone()).filter(|words| !words.is_empty()));
         }

@@ -46,9 +46,10 @@ pub fn safety(repository: &Repository, remote: Option<&str>, base: &str) -> Safe
 }
 
 impl Runner<'_> {
-    /// Pushes the branch and opens a pull request, if the remote is on GitHub and there is a token. Returns
-    /// where it is, or why there is none. Idempotent: an existing pull request is found.
-    pub(crate) fn propose(
+    /// Pushes the branch and opens a pull request, if the remote is on GitHub and there is a token. Returns the pull
+    /// request's URL or an error message; `None` if there is no such remote or token. Idempotent: finds an existing
+    /// pull request.
+    pub(crate) fn push_and_open_pull_request(
         &mut self,
         step: &str,
         summary: &str,
@@ -62,7 +63,7 @@ impl Runner<'_> {
         let token = match Token::find(&remote) {
             Ok(Some(token)) => token,
             Ok(None) => {
-                self.say(RUNNER, "No token for GitHub (GH_TOKEN, GITHUB_TOKEN, `gh auth login`): the branch stays in this repository.");
+                self.announce(RUNNER, "No token for GitHub (GH_TOKEN, GITHUB_TOKEN, `gh auth login`): the branch stays in this repository.");
                 return Ok(None);
             }
             Err(error) => return Ok(Some(Err(error.to_string()))),
@@ -81,7 +82,7 @@ impl Runner<'_> {
         if let Err(problem) = pushed {
             return Ok(Some(Err(problem)));
         }
-        self.say(RUNNER, format!("Pushing '{branch}' to {name}... OK."));
+        self.announce(RUNNER, format!("Pushing '{branch}' to {name}... OK."));
         let title: String = self.request.lines().next().unwrap_or(&branch).chars().take(200).collect();
         let made: Result<PullRequest, String> = self.effect(
             step,
@@ -95,8 +96,8 @@ impl Runner<'_> {
         Ok(Some(made.map(|request| {
             let how = if request.existed { "found" } else { "opened" };
             let data = json!({ "number": request.number, "url": request.url, "existed": request.existed });
-            (self.see)(TaskEvent::new(EventType::TaskPullRequest, request.url.clone(), data));
-            self.say(RUNNER, format!("Pull request {how}: {}", request.url));
+            (self.on_event)(TaskEvent::new(EventType::TaskPullRequest, request.url.clone(), data));
+            self.announce(RUNNER, format!("Pull request {how}: {}", request.url));
             request.url
         })))
     }

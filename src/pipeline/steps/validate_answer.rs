@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::agent_step::Asked;
+use super::agent_step::AgentReply;
 use super::{answer, feedback};
 use crate::agent_exec::ExecRequest;
 use crate::outcome::ErrorKind;
@@ -15,57 +15,58 @@ use crate::transcript::EventType;
 
 /// The result of validating an answer.
 pub(crate) enum Validation {
-    Fine(Map<String, Value>),
+    Valid(Map<String, Value>),
     /// The agent can repair its answer.
-    Wrong(String),
+    Invalid(String),
     /// The step ends here.
-    Over(Next),
+    Stop(Next),
 }
 
 impl Runner<'_> {
     /// Validates an answer's format and claims.
-    pub(crate) fn judge(
+    pub(crate) fn validate(
         &mut self,
         step: &Step,
         role: &Role,
-        asked: &Asked,
+        asked: &AgentReply,
     ) -> Result<Validation, PipelineError> {
         if let Some((kind, words)) = &asked.error {
             let is_bound = matches!(kind, ErrorKind::BudgetExhausted | ErrorKind::Timeout);
-            if let Some(reason) = self.used_up(&step.id).filter(|_| is_bound) {
-                return Ok(Validation::Over(Next::Stop(Status::BudgetExhausted, reason)));
+            if let Some(reason) = self.exhausted_limit(&step.id).filter(|_| is_bound) {
+                return Ok(Validation::Stop(Next::Stop(Status::BudgetExhausted, reason)));
             }
             let status = match kind {
                 ErrorKind::BudgetExhausted => Status::BudgetExhausted,
                 _ => Status::Failed,
             };
-            return Ok(Validation::Over(Next::Stop(status, format!("{}: {kind}: {words}", role.title))));
+            return Ok(Validation::Stop(Next::Stop(status, format!("{}: {kind}: {words}", role.title))));
         }
         if role.work == Work::Read && asked.before != asked.after {
-            return Ok(Validation::Wrong("the branch was moved while it looked".to_string()));
+            let problem = "the branch moved while the agent, which may only read, was working";
+            return Ok(Validation::Invalid(problem.to_string()));
         }
         let answer = match answer::extract(&asked.answer, &step.answer) {
             Ok(answer) => answer,
-            Err(problem) => return Ok(Validation::Wrong(problem.to_string())),
+            Err(problem) => return Ok(Validation::Invalid(problem.to_string())),
         };
-        let problem = match self.untrue(step, role, asked, &answer)? {
+        let problem = match self.find_false_claim(step, role, asked, &answer)? {
             None => feedback::contradiction(&answer, &step.answer, &self.setting.workflow.honesty)
-                .map(|word| format!("it claims success, and its feedback says `{word}`")),
+                .map(|word| format!("the answer claims success, but its feedback says `{word}`")),
             problem => problem,
         };
-        Ok(problem.map_or_else(|| Validation::Fine(answer), Validation::Wrong))
+        Ok(problem.map_or_else(|| Validation::Valid(answer), Validation::Invalid))
     }
 
     /// The first claim of the answer that is not true, if any.
-    fn untrue(
+    fn find_false_claim(
         &mut self,
         step: &Step,
         role: &Role,
-        asked: &Asked,
+        asked: &AgentReply,
         answer: &Map<String, Value>,
     ) -> Result<Option<String>, PipelineError> {
         let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or_default().trim();
-        if let (Some(document), Some(place)) = (&step.document, self.place(step)) {
+        if let (Some(document), Some(place)) = (&step.document, self.document_path(step)) {
             for (name, _) in step.answer.iter().filter(|(_, field)| field.is == FieldType::Document) {
                 let claimed = text(name);
                 let worktree = format!("{}/", self.setting.tree.worktree.display());
@@ -87,47 +88,48 @@ impl Runner<'_> {
             }
         }
         for (name, _) in step.answer.iter().filter(|(_, field)| field.is == FieldType::Commit) {
-            if let Some(problem) = self.no_commit(name, text(name), asked)? {
+            if let Some(problem) = self.find_commit_problem(name, text(name), asked)? {
                 return Ok(Some(problem));
             }
         }
         if step.must_merge
-            && let Some(problem) = self.not_merged(asked)?
+            && let Some(problem) = self.find_merge_problem(asked)?
         {
             return Ok(Some(problem));
         }
         if role.work == Work::Commit {
-            return self.unfinished(step, role, asked);
+            return self.find_work_problem(step, role, asked);
         }
         Ok(None)
     }
 
     /// What is wrong with work on the code: it changes other roles' documents, leaves uncommitted files, or
     /// fails its tests.
-    pub(crate) fn unfinished(
+    pub(crate) fn find_work_problem(
         &mut self,
         step: &Step,
         role: &Role,
-        asked: &Asked,
+        asked: &AgentReply,
     ) -> Result<Option<String>, PipelineError> {
         let workflow = &self.setting.workflow;
         let changed = self.setting.tree.changed_below(&asked.before, &asked.after, &workflow.documents)?;
-        let own = self.place(step);
+        let own = self.document_path(step);
         let is_others =
             |path: &&String| own.as_ref() != Some(*path) && self.is_a_document(path, step.must_merge);
         if let Some(path) = changed.iter().find(is_others) {
             return Ok(Some(format!(
-                "`{path}` is another role's document and not yours to change; put it back as it was"
+                "`{path}` is another role's document, which this step must not change; restore it"
             )));
         }
-        if let Some(path) = self.setting.tree.no_folder(&asked.after, &workflow.ways())? {
+        let directories = workflow.document_directories();
+        if let Some(path) = self.setting.tree.first_non_directory(&asked.after, &directories)? {
             return Ok(Some(format!(
-                "`{path}` must be a directory, or not be there: documents are kept below it"
+                "`{path}` must be a directory or not exist, because documents are stored below it"
             )));
         }
         if !step.must_merge && self.setting.tree.has_merges(&asked.before, &asked.after)? {
             return Ok(Some(
-                "there is a merge among the commits, and merging is not this step's".to_string(),
+                "the commits contain a merge, but this step must not merge; commit without it".to_string(),
             ));
         }
         let left = self.setting.tree.uncommitted()?;
@@ -135,11 +137,11 @@ impl Runner<'_> {
             let some: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
             return Ok(Some(format!("{} files are not committed: {}", left.len(), some.join(", "))));
         }
-        if let Some(problem) = self.unreported(step, asked)? {
+        if let Some(problem) = self.find_report_problem(step, asked)? {
             return Ok(Some(problem));
         }
-        let tests = self.tests_command()?;
-        let problem = self.failing_tests(step, role, tests.as_deref())?;
+        let tests = self.test_command()?;
+        let problem = self.run_tests(step, role, tests.as_deref())?;
         if tests.is_some() {
             // Tests run the agent's code. Whatever they changed is not what was committed.
             self.restore(Some(&asked.after))?;
@@ -149,10 +151,10 @@ impl Runner<'_> {
 
     /// What is wrong with the report about work on the code: it is not on the branch, it has unticked items,
     /// or a file that it reports as updated is unchanged.
-    fn unreported(&self, step: &Step, asked: &Asked) -> Result<Option<String>, PipelineError> {
+    fn find_report_problem(&self, step: &Step, asked: &AgentReply) -> Result<Option<String>, PipelineError> {
         let tree = &self.setting.tree;
         let mut report = String::new();
-        if let (Some(document), Some(place)) = (&step.document, self.place(step)) {
+        if let (Some(document), Some(place)) = (&step.document, self.document_path(step)) {
             let content = tree.file_at(&asked.after, &place)?;
             report = content.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
             let lacks = documents::missing(document, &report).filter(|_| !document.optional);
@@ -172,7 +174,7 @@ impl Runner<'_> {
         let is_stale = |file: &&String| there.contains(*file) && !changed.contains(*file) && !is_said(file);
         Ok(step.updates.iter().find(is_stale).map(|file| {
             format!(
-                "`{file}` is as it was; update it, or say in the report why not, in a line with `{file}` and the word `unchanged`"
+                "`{file}` is unchanged; update it, or give the reason in the report, in a line with `{file}` and the word `unchanged`"
             )
         }))
     }
@@ -200,7 +202,13 @@ impl Runner<'_> {
         })
     }
 
-    fn no_commit(&self, name: &str, claimed: &str, asked: &Asked) -> Result<Option<String>, PipelineError> {
+    /// What is wrong with the commit that the answer claims in the field `name`.
+    fn find_commit_problem(
+        &self,
+        name: &str,
+        claimed: &str,
+        asked: &AgentReply,
+    ) -> Result<Option<String>, PipelineError> {
         let tree = &self.setting.tree;
         let is_hash = claimed.len() >= 7 && claimed.bytes().all(|byte| byte.is_ascii_hexdigit());
         let found = if is_hash { tree.commit_named(claimed)? } else { None };
@@ -218,30 +226,27 @@ impl Runner<'_> {
 
     /// What is wrong with a merge: it does not contain the base, has conflict markers, or lost changes that
     /// only the base made.
-    pub(crate) fn not_merged(&self, asked: &Asked) -> Result<Option<String>, PipelineError> {
+    pub(crate) fn find_merge_problem(&self, asked: &AgentReply) -> Result<Option<String>, PipelineError> {
         let (tree, base, after) = (&self.setting.tree, &self.setting.workflow.base, &asked.after);
         let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
         if !tree.contains(after, &wanted)? {
-            return Ok(Some(format!("{base} is not merged: {wanted} is not among the branch's commits")));
+            return Ok(Some(format!("{base} is not merged: the branch does not contain {wanted}")));
         }
         if !tree.contains(after, &asked.before)? {
-            return Ok(Some(format!(
-                "the branch's own commit {} is not among its commits any more",
-                asked.before
-            )));
+            return Ok(Some(format!("the branch no longer contains its own commit {}", asked.before)));
         }
         let compared = tree.compare_merge(&asked.before, &wanted, after)?;
         // The base branch may have moved since the conflicts were found.
         let mut conflicts = self.state.conflict_files.clone();
         conflicts.extend(compared.conflicts);
-        if let Some(file) = tree.with_markers(after, &conflicts)? {
+        if let Some(file) = tree.file_with_conflict_marker(after, &conflicts)? {
             return Ok(Some(format!("{file} still has conflict markers")));
         }
         if !compared.lost.is_empty() {
             let some: Vec<&str> = compared.lost.iter().take(5).map(String::as_str).collect();
             return Ok(Some(format!(
-                "the merge has not taken what {base} changed in {} files without a conflict: {}; make them what merging makes of them \
-                 (what only {base} changed is there: `git restore --source={base} --staged --worktree FILE`), and commit",
+                "the merge lost changes of {base} in {} files that had no conflict: {}; restore them (for a file that only {base} \
+                 changed: `git restore --source={base} --staged --worktree FILE`), and commit",
                 compared.lost.len(),
                 some.join(", ")
             )));
@@ -250,7 +255,7 @@ impl Runner<'_> {
     }
 
     /// Runs the tests in the sandbox of the role that wrote them. Returns why they fail, if they do.
-    fn failing_tests(
+    fn run_tests(
         &mut self,
         step: &Step,
         role: &Role,
@@ -258,12 +263,13 @@ impl Runner<'_> {
     ) -> Result<Option<String>, PipelineError> {
         let Some(words) = words else {
             if !self.has_named_tests() {
-                self.say(RUNNER, "Tests not run: no test command was found. `--tests COMMAND` names one.");
+                let line = "Tests not run: no test command was found. Set one with `--tests COMMAND`.";
+                self.announce(RUNNER, line);
             }
-            (self.see)(TaskEvent::new(EventType::TaskTests, "not run", json!({ "step": step.id })));
+            (self.on_event)(TaskEvent::new(EventType::TaskTests, "not run", json!({ "step": step.id })));
             return Ok(None);
         };
-        self.say(RUNNER, format!("Running {}...", shell_words::join(words)));
+        self.announce(RUNNER, format!("Running {}...", shell_words::join(words)));
         let mut request = ExecRequest::new("", self.setting.tree.worktree.clone());
         request.agent = Some("generic".to_string());
         request.command = words.to_vec();
@@ -275,7 +281,7 @@ impl Runner<'_> {
             return Err(PipelineError::Interrupted);
         }
         let data = json!({ "step": step.id, "success": result.run.success, "run_id": result.run.run_id });
-        (self.see)(TaskEvent::new(
+        (self.on_event)(TaskEvent::new(
             EventType::TaskTests,
             if result.run.success { "passed" } else { "failed" },
             data,
@@ -291,7 +297,7 @@ impl Runner<'_> {
         } else {
             let (words, id) = (shell_words::join(words), &self.id);
             format!(
-                "\n(guard found `{words}` in the project; `guard task resume {id} --tests COMMAND` names another, `--no-tests` runs none)"
+                "\n(guard found `{words}` in the project; `guard task resume {id} --tests COMMAND` runs another command, `--no-tests` skips the tests)"
             )
         };
         Ok(Some(format!("the tests fail: {error}\n{last}{advice}")))

@@ -31,7 +31,7 @@ impl Account {
         self.step.as_ref().map_or_else(|| "the task".to_string(), |step| format!("the step {step}"))
     }
 
-    /// Formats an amount for the user.
+    /// Formats an amount of the resource.
     fn amount(&self, amount: f64) -> String {
         match self.name {
             "tokens" => format!("{amount:.0}"),
@@ -40,10 +40,10 @@ impl Account {
     }
 
     /// Says that the limit is reached, and how to continue.
-    fn sentence(&self, id: &str) -> String {
+    fn limit_message(&self, id: &str) -> String {
         let more = self.step.as_ref().map(|step| format!("{step}=")).unwrap_or_default();
         format!(
-            "{} has used {} of {} {}; `guard task resume {id} --max-{} {more}N` goes on with more",
+            "{} has used {} of {} {}; `guard task resume {id} --max-{} {more}N` raises the limit",
             self.whose(),
             self.amount(self.used),
             self.amount(self.bound),
@@ -57,14 +57,14 @@ impl Runner<'_> {
     /// Sets another test command; an empty one runs no tests.
     pub fn set_tests(&mut self, words: Vec<String>) -> Result<(), PipelineError> {
         self.state.tests = Some(words);
-        self.write_down(Status::Running, "")
+        self.save_progress(Status::Running, "")
     }
 
     /// Raises the limits of the task or of its steps.
-    pub fn raise(&mut self, more: LimitOverrides) -> Result<(), PipelineError> {
+    pub fn raise_limits(&mut self, more: LimitOverrides) -> Result<(), PipelineError> {
         for step in more.steps.keys() {
             if self.setting.workflow.step(step).is_none() {
-                return Err(PipelineError::Strange(format!("there is no step `{step}` to give more to")));
+                return Err(PipelineError::Strange(format!("the workflow has no step `{step}`")));
             }
         }
         let raised = &mut self.state.raised;
@@ -73,7 +73,7 @@ impl Runner<'_> {
             let known = raised.steps.entry(step).or_default();
             *known = bounds.or(*known);
         }
-        self.write_down(Status::Running, "")
+        self.save_progress(Status::Running, "")
     }
 
     /// The task's limits in force.
@@ -107,21 +107,21 @@ impl Runner<'_> {
     }
 
     /// A message about the first limit that is reached, of the task or the step.
-    pub(crate) fn used_up(&self, step: &str) -> Option<String> {
+    pub(crate) fn exhausted_limit(&self, step: &str) -> Option<String> {
         let accounts = self.accounts(step);
         let over = accounts.iter().find(|account| account.used >= account.bound)?;
-        Some(over.sentence(&self.id))
+        Some(over.limit_message(&self.id))
     }
 
     /// The smallest remainder of a resource for one more call.
-    pub(crate) fn left(&self, step: &str, name: &str) -> Option<f64> {
+    pub(crate) fn remaining(&self, step: &str, name: &str) -> Option<f64> {
         let accounts = self.accounts(step).into_iter().filter(|account| account.name == name);
         accounts.map(|account| (account.bound - account.used).max(0.0)).min_by(f64::total_cmp)
     }
 
     /// Adds the usage of a call. A call in the journal counts once, even if its step is replayed after a
     /// crash: the replay starts from the task's state at the beginning of the step.
-    pub(crate) fn count(&mut self, step: &str, more: Used) {
+    pub(crate) fn add_usage(&mut self, step: &str, more: Used) {
         self.state.used += more;
         *self.state.used_by.entry(step.to_string()).or_default() += more;
         let near = f64::from(self.setting.workflow.limits.warn_percent);
@@ -133,18 +133,18 @@ impl Runner<'_> {
             self.state.warned.push(key);
             let percent = account.used / account.bound * 100.0;
             let (name, whose) = (account.name, account.whose());
-            self.say(RUNNER, format!("Warning: {percent:.0} % of the {name} of {whose} are used."));
+            self.announce(RUNNER, format!("Warning: {percent:.0} % of the {name} of {whose} are used."));
         }
     }
 
     /// The status and reason for stopping, if a limit is reached.
-    pub(crate) fn bound(&self) -> Option<(Status, String)> {
+    pub(crate) fn reached_limit(&self) -> Option<(Status, String)> {
         let (step, id) = (&self.state.step, &self.id);
         let rounds = self.state.since.get(step).copied().unwrap_or(0);
         let most = self.bounds_of(step).or(self.bounds()).rounds.unwrap_or(1).max(1);
         if rounds > most {
             let reason = format!(
-                "the step {step} was asked {} times without an end; `guard task resume {id}` lets it go on",
+                "the step {step} was asked {} times without success; `guard task resume {id}` allows more",
                 rounds - 1
             );
             return Some((Status::NeedsHuman, reason));
@@ -152,9 +152,9 @@ impl Runner<'_> {
         let visits = self.setting.workflow.limits.visits;
         if self.state.since.values().sum::<u32>() > visits {
             let reason =
-                format!("the task took more than {visits} steps; `guard task resume {id}` lets it go on");
+                format!("the task took more than {visits} steps; `guard task resume {id}` allows more");
             return Some((Status::NeedsHuman, reason));
         }
-        self.used_up(step).map(|reason| (Status::BudgetExhausted, reason))
+        self.exhausted_limit(step).map(|reason| (Status::BudgetExhausted, reason))
     }
 }

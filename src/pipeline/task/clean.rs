@@ -13,9 +13,9 @@ pub struct Cleaned {
     pub id: String,
     /// The task's branch.
     pub branch: String,
-    /// The branch was fully merged into the base, and was deleted.
+    /// Whether the branch was deleted, because it was fully merged into the base.
     pub is_branch_gone: bool,
-    /// The ref that keeps work that was not committed.
+    /// The ref under which uncommitted work was saved.
     pub kept: Option<String>,
 }
 
@@ -26,25 +26,25 @@ pub fn clean(task_store: &TaskStore, journal: &mut Journal, id: &str) -> Result<
     let row = journal.task(&found.id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
     if !matches!(Status::parse(&row.status), Some(Status::Succeeded | Status::Cancelled)) {
         return Err(PipelineError::Strange(format!(
-            "the task {} is not finished ({}); `guard task cancel` gives it up",
+            "the task {} is not finished ({}); cancel it first with `guard task cancel`",
             row.id, row.status
         )));
     }
     let setting: TaskSettings = serde_json::from_value(row.setting)
-        .map_err(|error| PipelineError::Strange(format!("the task's setting: {error}")))?;
+        .map_err(|error| PipelineError::Strange(format!("the task's settings in the journal: {error}")))?;
     let tree = &setting.tree;
     let mut cleaned = Cleaned { id: row.id.clone(), branch: row.branch, is_branch_gone: true, kept: None };
     // If the repository is gone, so are the branch and the worktree.
     if repository(&setting).is_ok() {
-        tree.settle_runs(&task_store.runs)?;
-        if tree.is_there().is_ok() && !tree.uncommitted()?.is_empty() {
-            cleaned.kept = Some(tree.keep(&format!("task-{}/{}", row.id, uuid::Uuid::now_v7()))?);
+        tree.dispose_killed_runs(&task_store.runs)?;
+        if tree.check_worktree().is_ok() && !tree.uncommitted()?.is_empty() {
+            cleaned.kept = Some(tree.save(&format!("task-{}/{}", row.id, uuid::Uuid::now_v7()))?);
         }
         cleaned.is_branch_gone = tree.remove(&format!("refs/heads/{}", setting.workflow.base))?;
     }
     journal.remove(&row.id)?;
-    let folder = task_store.folder(&row.id);
-    std::fs::remove_dir_all(&folder).map_err(|source| PipelineError::Io { path: folder, source })?;
+    let directory = task_store.task_directory(&row.id);
+    std::fs::remove_dir_all(&directory).map_err(|source| PipelineError::Io { path: directory, source })?;
     drop(lock);
     Ok(cleaned)
 }

@@ -47,7 +47,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// SQLite failed.
-    #[error("the journal {}: {source}", path.display())]
+    #[error("cannot read or write the journal {}: {source}", path.display())]
     Database {
         /// The journal's file.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     /// A stored value cannot be parsed.
-    #[error("the journal has something that cannot be understood: {0}")]
+    #[error("the journal contains a value that cannot be parsed: {0}")]
     Strange(String),
 }
 
@@ -125,7 +125,7 @@ pub struct Decision {
     pub who: (String, String),
 }
 
-/// Told after every write, with the number of writes so far.
+/// A callback that receives the number of writes so far, after every write.
 #[cfg(debug_assertions)]
 type Watcher = Box<dyn FnMut(u64) + Send>;
 
@@ -161,8 +161,8 @@ impl Journal {
     /// Opens the journal, and creates it if it is missing.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let failed = |source| StoreError::Io { path: path.to_path_buf(), source };
-        if let Some(folder) = path.parent() {
-            DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(failed)?;
+        if let Some(directory) = path.parent() {
+            DirBuilder::new().mode(0o700).recursive(true).create(directory).map_err(failed)?;
         }
         // The journal holds prompts and answers: only the user may read it.
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(failed)?;
@@ -266,7 +266,12 @@ impl Journal {
     }
 
     /// What the journal knows about an effect; `None` if it was never begun.
-    pub fn look(&self, task: &str, visit: u32, effect: &str) -> Result<Option<EffectState>, StoreError> {
+    pub fn effect_state(
+        &self,
+        task: &str,
+        visit: u32,
+        effect: &str,
+    ) -> Result<Option<EffectState>, StoreError> {
         let known: Option<(String, Option<String>)> = self
             .connection
             .query_row(
@@ -291,7 +296,7 @@ impl Journal {
         effect: &str,
         intent: &Value,
     ) -> Result<EffectState, StoreError> {
-        if let Some(known) = self.look(task, visit, effect)? {
+        if let Some(known) = self.effect_state(task, visit, effect)? {
             return Ok(known);
         }
         let done = self.connection.execute(
@@ -335,9 +340,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Deletes the effects from a visit on, so that they run again. The user's decision about that visit is
-    /// deleted only `with_decision`.
-    pub fn forget_from(&mut self, task: &str, visit: u32, with_decision: bool) -> Result<(), StoreError> {
+    /// Deletes the effects from a visit on, so that they run again. Deletes the user's decision about that visit only
+    /// if `with_decision` is set.
+    pub fn delete_entries_from(
+        &mut self,
+        task: &str,
+        visit: u32,
+        with_decision: bool,
+    ) -> Result<(), StoreError> {
         let first = if with_decision { visit } else { visit + 1 };
         let forget = || -> rusqlite::Result<()> {
             let all = self.connection.unchecked_transaction()?;
@@ -450,10 +460,10 @@ mod tests {
     use serde_json::json;
 
     fn journal(name: &str) -> (Journal, PathBuf) {
-        let folder = std::env::temp_dir().join(format!("guard-store-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        let journal = Journal::open(&folder.join("journal.db")).unwrap_or_else(|error| panic!("{error}"));
-        (journal, folder)
+        let directory = std::env::temp_dir().join(format!("guard-store-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let journal = Journal::open(&directory.join("journal.db")).unwrap_or_else(|error| panic!("{error}"));
+        (journal, directory)
     }
 
     fn task(id: &str) -> TaskRow {
@@ -473,7 +483,7 @@ mod tests {
 
     #[test]
     fn an_effect_is_new_then_again_then_done() {
-        let (mut journal, folder) = journal("effects");
+        let (mut journal, directory) = journal("effects");
         assert!(journal.create(&task("t-1")).is_ok());
         let intent = json!({ "parent": "abc" });
         let begin = |journal: &mut Journal, intent: &Value| {
@@ -485,14 +495,14 @@ mod tests {
         assert!(journal.finish("t-1", 1, "commit", &json!("id")).is_ok());
         assert_eq!(begin(&mut journal, &json!(null)), EffectState::Done(json!("id")));
         assert_eq!(journal.entries("t-1").map(|all| all.len()).ok(), Some(1));
-        assert!(journal.forget_from("t-1", 1, true).is_ok());
+        assert!(journal.delete_entries_from("t-1", 1, true).is_ok());
         assert_eq!(begin(&mut journal, &json!(null)), EffectState::New);
-        let _ = std::fs::remove_dir_all(folder);
+        let _ = std::fs::remove_dir_all(directory);
     }
 
     #[test]
     fn tasks_are_found_by_a_part_of_their_id() {
-        let (mut journal, folder) = journal("tasks");
+        let (mut journal, directory) = journal("tasks");
         for id in ["0197-aaaa", "0197-bbbb"] {
             assert!(journal.create(&task(id)).is_ok());
         }
@@ -502,14 +512,14 @@ mod tests {
         assert_eq!(found("0197"), None);
         assert_eq!(found("%"), None);
         assert_eq!(found(""), None);
-        let _ = std::fs::remove_dir_all(folder);
+        let _ = std::fs::remove_dir_all(directory);
     }
 
     #[test]
     fn many_begin_at_once() {
-        let folder = std::env::temp_dir().join(format!("guard-store-many-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        let path = folder.join("journal.db");
+        let directory = std::env::temp_dir().join(format!("guard-store-many-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let path = directory.join("journal.db");
         std::thread::scope(|scope| {
             for n in 0..16 {
                 let path = &path;
@@ -521,12 +531,12 @@ mod tests {
         });
         let all = Journal::open(&path).ok().and_then(|journal| journal.tasks().ok());
         assert_eq!(all.map(|all| all.len()), Some(16));
-        let _ = std::fs::remove_dir_all(folder);
+        let _ = std::fs::remove_dir_all(directory);
     }
 
     #[test]
     fn a_journal_of_an_earlier_guard_is_brought_up_to_date() {
-        let (journal, folder) = journal("earlier");
+        let (journal, directory) = journal("earlier");
         let path = journal.path.clone();
         drop(journal);
         let old = Connection::open(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -541,12 +551,12 @@ mod tests {
         assert_eq!(journal.decision("t", 1).ok().flatten().map(|one| one.who), Some(who));
         assert!(journal.remove("t").is_ok());
         assert_eq!(journal.tasks().ok().map(|all| all.len()), Some(0));
-        let _ = std::fs::remove_dir_all(folder);
+        let _ = std::fs::remove_dir_all(directory);
     }
 
     #[test]
     fn the_first_decision_counts() {
-        let (mut journal, folder) = journal("decisions");
+        let (mut journal, directory) = journal("decisions");
         assert!(journal.create(&task("t")).is_ok());
         let decision = |verdict: &str| Decision {
             verdict: verdict.to_string(),
@@ -559,6 +569,6 @@ mod tests {
             journal.decision("t", 3).ok().flatten().map(|one| one.verdict).as_deref(),
             Some("APPROVE")
         );
-        let _ = std::fs::remove_dir_all(folder);
+        let _ = std::fs::remove_dir_all(directory);
     }
 }

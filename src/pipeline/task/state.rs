@@ -21,12 +21,12 @@ pub struct TaskSettings {
     pub feat: String,
     /// The task's worktree and branch.
     pub tree: TaskTree,
-    /// A directory of the user's own checkout of the repository.
+    /// A directory in the user's own checkout of the repository.
     pub repository: PathBuf,
     /// The user declared the repository's configuration trustworthy.
     #[serde(default)]
     pub trusted: bool,
-    /// Name and address for the runner's own commits.
+    /// The name and e-mail address for commits that the runner makes.
     pub who: (String, String),
     /// The gates at which the user decides.
     #[serde(default)]
@@ -177,7 +177,7 @@ impl Status {
     }
 }
 
-/// An event of a task, for people and for programs.
+/// An event of a task, as the task reports it to its caller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskEvent {
     /// `task.said`, `task.step`, `task.step_ended`, `task.agent`, `task.commit`, `task.ended`, …

@@ -13,7 +13,7 @@ use crate::agent_exec::Executor;
 use crate::pipeline::runner::PipelineError;
 use crate::pipeline::task::journal::{Journal, StoreError};
 
-/// The places and services that tasks need.
+/// The directories where tasks are stored, and the executor for their agents.
 #[derive(Debug, Clone)]
 pub struct TaskStore {
     /// Executes the agents' requests.
@@ -31,20 +31,20 @@ impl TaskStore {
     }
 
     /// The directory of a task.
-    pub fn folder(&self, id: &str) -> PathBuf {
+    pub fn task_directory(&self, id: &str) -> PathBuf {
         self.tasks.join(id)
     }
 
     /// Locks a task for this process. The kernel releases the lock when the process dies.
-    pub(crate) fn lock(&self, id: &str) -> Result<Held, PipelineError> {
-        let folder = self.folder(id);
+    pub(crate) fn lock(&self, id: &str) -> Result<TaskLock, PipelineError> {
+        let directory = self.task_directory(id);
         let failed = |path: &Path, source| PipelineError::Io { path: path.to_path_buf(), source };
         DirBuilder::new()
             .mode(0o700)
             .recursive(true)
-            .create(&folder)
-            .map_err(|error| failed(&folder, error))?;
-        let path = folder.join("lock");
+            .create(&directory)
+            .map_err(|error| failed(&directory, error))?;
+        let path = directory.join("lock");
         let open =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
         let mut file = open.map_err(|error| failed(&path, error))?;
@@ -53,7 +53,7 @@ impl TaskStore {
             Err(Errno::EAGAIN | Errno::EACCES) => {
                 let process = self.worker(id).and_then(|worker| worker.process);
                 let process =
-                    process.map_or_else(|| "not known yet".to_string(), |process| process.to_string());
+                    process.map_or_else(|| "unknown pid".to_string(), |process| format!("pid {process}"));
                 return Err(PipelineError::Busy { id: id.to_string(), process });
             }
             Err(error) => return Err(failed(&path, error.into())),
@@ -62,12 +62,12 @@ impl TaskStore {
         // the task from running.
         let _ = file.set_len(0);
         let _ = write!(file, "{}", std::process::id());
-        Ok(Held { _file: file })
+        Ok(TaskLock { _file: file })
     }
 
-    /// The process that works on a task. Only queries the lock, so it blocks nobody.
+    /// The process that works on a task. Only queries the lock, so it never blocks another process.
     pub fn worker(&self, id: &str) -> Option<Worker> {
-        let path = self.folder(id).join("lock");
+        let path = self.task_directory(id).join("lock");
         let mut file = File::open(&path).ok()?;
         let mut asked = whole_file();
         fcntl(&file, FcntlArg::F_OFD_GETLK(&mut asked)).ok()?;
@@ -83,7 +83,7 @@ impl TaskStore {
 
 /// The lock on a task, released on drop.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct TaskLock {
     _file: File,
 }
 
@@ -131,7 +131,7 @@ mod tests {
     fn looking_is_in_nobodys_way() {
         let task_store = task_store("looking");
         assert_eq!(task_store.worker("t"), None);
-        assert!(!task_store.folder("t").exists(), "looking makes nothing");
+        assert!(!task_store.task_directory("t").exists(), "looking makes nothing");
         let held = task_store.lock("t").unwrap_or_else(|error| panic!("{error}"));
         let own = i32::try_from(std::process::id()).ok();
         assert_eq!(task_store.worker("t"), Some(Worker { process: own }));
@@ -154,7 +154,7 @@ mod tests {
         let _held = task_store.lock("t").unwrap_or_else(|error| panic!("{error}"));
         // Contents left by a process that died, or empty because the new holder has not written yet.
         for text in ["1", "", "0", "-1", "4194304", "x", &std::os::unix::process::parent_id().to_string()] {
-            let _ = std::fs::write(task_store.folder("t").join("lock"), text);
+            let _ = std::fs::write(task_store.task_directory("t").join("lock"), text);
             assert_eq!(task_store.worker("t"), Some(Worker { process: None }), "{text}");
         }
         let _ = std::fs::remove_dir_all(&task_store.tasks);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::model::{BACK, Bounds, END, Field, FieldType, Step, StepExecutor, Triage, Work, Workflow};
-use super::parse::Read;
+use super::parse::ParsedWorkflow;
 use super::template::Template;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source, find};
 
@@ -26,9 +26,9 @@ pub(crate) const VALUES: [&str; 14] = [
     "answer_format",
 ];
 
-/// All problems that the parser cannot find.
-pub(crate) fn lint(source: &Source, read: &Read, folders: &PolicyDirs) -> Vec<Diagnostic> {
-    let mut linter = Linter { source, read, folders, found: Vec::new() };
+/// Returns the problems that only show when the parts of the workflow are compared.
+pub(crate) fn lint(source: &Source, read: &ParsedWorkflow, dirs: &PolicyDirs) -> Vec<Diagnostic> {
+    let mut linter = Linter { source, read, dirs, found: Vec::new() };
     if read.problems.is_empty() {
         linter.all();
     }
@@ -37,55 +37,55 @@ pub(crate) fn lint(source: &Source, read: &Read, folders: &PolicyDirs) -> Vec<Di
 
 struct Linter<'l> {
     source: &'l Source,
-    read: &'l Read,
-    folders: &'l PolicyDirs,
+    read: &'l ParsedWorkflow,
+    dirs: &'l PolicyDirs,
     found: Vec<Diagnostic>,
 }
 
 impl Linter<'_> {
-    fn say(&mut self, severity: Severity, path: &str, message: String) {
+    fn report(&mut self, severity: Severity, path: &str, message: String) {
         self.found.push(Diagnostic {
             severity,
             message,
             source: self.source.clone(),
-            span: self.read.places.of(path),
+            span: self.read.positions.of(path),
             label: "here".to_string(),
             help: None,
         });
     }
 
     fn wrong(&mut self, path: &str, message: String) {
-        self.say(Severity::Error, path, message);
+        self.report(Severity::Error, path, message);
     }
 
     fn all(&mut self) {
         let workflow = &self.read.workflow;
         for (mode, step) in &workflow.modes {
-            self.leads(&format!("modes.{mode}"), step, false);
+            self.check_target(&format!("modes.{mode}"), step, false);
         }
         if !workflow.modes.contains_key(&workflow.mode) {
             let known: Vec<&str> = workflow.modes.keys().map(String::as_str).collect();
-            let message = format!("the mode `{}` is none of {}", workflow.mode, known.join(", "));
+            let message = format!("the mode `{}` is not one of {}", workflow.mode, known.join(", "));
             self.wrong("mode", message);
         }
         for (name, role) in &workflow.roles {
-            if let Err(error) = find(&role.policy, self.folders, None) {
+            if let Err(error) = find(&role.policy, self.dirs, None) {
                 self.wrong(&format!("roles.{name}.policy"), error.to_string());
             }
             let decides = |triage: &Triage| triage.role == *name;
-            let writes = |triage: &Triage| triage.docs.as_ref().is_some_and(|upkeep| upkeep.role == *name);
+            let writes = |triage: &Triage| triage.docs.as_ref().is_some_and(|docs| docs.role == *name);
             if !workflow.steps.iter().any(|step| step.role() == Some(name))
                 && !workflow.triage.as_ref().is_some_and(|triage| decides(triage) || writes(triage))
             {
-                self.say(
+                self.report(
                     Severity::Warning,
                     &format!("roles.{name}"),
-                    format!("nobody needs the role `{name}`"),
+                    format!("no step uses the role `{name}`"),
                 );
             }
             let agent = workflow.agent_of(role);
             if crate::agent::named(&agent.name).is_none() {
-                self.wrong(&format!("roles.{name}"), format!("there is no agent `{}`", agent.name));
+                self.wrong(&format!("roles.{name}"), format!("unknown agent `{}`", agent.name));
             }
         }
         for step in &workflow.steps {
@@ -95,61 +95,62 @@ impl Linter<'_> {
             self.role("triage.role", &triage.role);
             self.fields("triage", &triage.answer);
             self.prompt("triage.prompt", &triage.prompt);
-            self.upkeep(triage);
+            self.docs(triage);
         }
-        self.reach();
+        self.check_reachability();
     }
 
-    fn upkeep(&mut self, triage: &Triage) {
-        let Some(upkeep) = &triage.docs else { return };
-        self.role("triage.docs.role", &upkeep.role);
-        self.fields("triage.docs", &upkeep.answer);
-        self.prompt("triage.docs.prompt", &upkeep.prompt);
-        if self.read.workflow.roles.get(&upkeep.role).is_some_and(|role| role.work == Work::Commit) {
+    fn docs(&mut self, triage: &Triage) {
+        let Some(docs) = &triage.docs else { return };
+        self.role("triage.docs.role", &docs.role);
+        self.fields("triage.docs", &docs.answer);
+        self.prompt("triage.docs.prompt", &docs.prompt);
+        if self.read.workflow.roles.get(&docs.role).is_some_and(|role| role.work == Work::Commit) {
             let message =
-                "who writes documentation has `work: read`: guard opens the files, and commits them";
+                "the role that writes documentation must have `work: read`: guard itself commits the files";
             self.wrong("triage.docs.role", message.to_string());
         }
-        if !upkeep.files.iter().any(|pattern| !pattern.starts_with('!')) {
-            self.wrong("triage.docs.files", "no file is documentation".to_string());
+        if !docs.files.iter().any(|pattern| !pattern.starts_with('!')) {
+            self.wrong("triage.docs.files", "`files` has no pattern that includes a file".to_string());
         }
-        for pattern in &upkeep.files {
+        for pattern in &docs.files {
             if let Err(error) = globset::Glob::new(pattern.trim_start_matches('!')) {
-                self.wrong("triage.docs.files", format!("`{pattern}` is no pattern: {}", error.kind()));
+                self.wrong("triage.docs.files", format!("`{pattern}` is not a valid glob: {}", error.kind()));
             }
         }
         let decides = triage.answer.get("decision").is_some_and(
             |field| matches!(&field.is, FieldType::OneOf(words) if words.iter().any(|word| word == "DOCS")),
         );
         if !decides {
-            self.wrong("triage.docs", "the triage never decides `DOCS`".to_string());
+            let message = "`docs` has no effect: the triage's `decision` is never `DOCS`";
+            self.wrong("triage.docs", message.to_string());
         }
     }
 
     fn role(&mut self, path: &str, role: &str) {
         if !self.read.workflow.roles.contains_key(role) {
-            self.wrong(path, format!("there is no role `{role}`"));
+            self.wrong(path, format!("the workflow has no role `{role}`"));
         }
     }
 
-    fn leads(&mut self, path: &str, to: &str, may_be_word: bool) {
+    fn check_target(&mut self, path: &str, to: &str, may_be_word: bool) {
         let is_word = may_be_word && (to == BACK || to == END);
         if !is_word && self.read.workflow.step(to).is_none() {
-            self.wrong(path, format!("there is no step `{to}`"));
+            self.wrong(path, format!("the workflow has no step `{to}`"));
         }
     }
 
     fn step(&mut self, step: &Step) {
         let path = format!("steps.{}", step.id);
         if [BACK, END].contains(&step.id.as_str()) || !is_name(&step.id) {
-            self.wrong(&path, format!("`{}` cannot be the name of a step", step.id));
+            self.wrong(&path, format!("`{}` is not a valid step name", step.id));
         }
         if let StepExecutor::BuiltinStep(_) = &step.doer
             && step.limits != Bounds::default()
         {
             self.wrong(
                 &format!("{path}.limits"),
-                "guard does this step itself, and uses nothing up".to_string(),
+                "limits have no effect here: guard performs this step without an agent".to_string(),
             );
         }
         self.bounds(&path, step);
@@ -159,27 +160,27 @@ impl Linter<'_> {
         }
         for (word, to) in step.leads_to() {
             let place = word.map_or_else(|| format!("{path}.next"), |word| format!("{path}.verdicts.{word}"));
-            self.leads(&place, to, true);
+            self.check_target(&place, to, true);
         }
-        let (words, has_next) = (step.words(), step.next.is_some());
+        let (words, has_next) = (step.verdict_words(), step.next.is_some());
         match (words.is_empty(), has_next) {
-            (true, false) => self.wrong(&path, "the step leads nowhere: it has no `next`".to_string()),
+            (true, false) => self.wrong(&path, "the step has no next step; add `next`".to_string()),
             (false, true) => self.wrong(
                 &format!("{path}.next"),
-                "a step with a verdict leads where its verdicts say, and has no `next`".to_string(),
+                "a step with verdicts has no `next`: each verdict names the step that follows".to_string(),
             ),
             _ => {}
         }
         for word in &words {
             if !step.verdicts.contains_key(*word) {
-                self.wrong(&format!("{path}.verdicts"), format!("the verdict `{word}` leads nowhere"));
+                self.wrong(&format!("{path}.verdicts"), format!("the verdict `{word}` has no next step"));
             }
         }
         for word in step.verdicts.keys().filter(|word| !words.contains(&word.as_str())) {
-            self.wrong(&format!("{path}.verdicts.{word}"), format!("`{word}` is no verdict of this step"));
+            self.wrong(&format!("{path}.verdicts.{word}"), format!("`{word}` is not a verdict of this step"));
         }
         if step.gate.is_some() && words.is_empty() {
-            self.wrong(&format!("{path}.gate"), "a gate needs a verdict".to_string());
+            self.wrong(&format!("{path}.gate"), "a step with a `gate` needs a verdict".to_string());
         }
     }
 
@@ -195,8 +196,8 @@ impl Linter<'_> {
             if let (Some(own), Some(task)) = (own, task)
                 && own > task
             {
-                let message = format!("{own} {name} for one step, and {task} for the whole task");
-                self.say(Severity::Warning, &format!("{path}.limits.{name}"), message);
+                let message = format!("the step's limit of {own} {name} exceeds the task's limit of {task}");
+                self.report(Severity::Warning, &format!("{path}.limits.{name}"), message);
             }
         }
     }
@@ -209,31 +210,29 @@ impl Linter<'_> {
         if asks_for(&FieldType::Document) && step.document.is_none() {
             self.wrong(
                 &format!("{path}.answer"),
-                "the answer names a document, and the step has none".to_string(),
+                "the answer has a field with `is: document`, but the step has no `document`".to_string(),
             );
         }
         if asks_for(&FieldType::Commit) && work == Some(Work::Read) {
-            let message = format!("the role `{role}` only reads, and can commit nothing");
+            let message = format!("the role `{role}` has `work: read` and cannot commit");
             self.wrong(&format!("{path}.answer"), message);
         }
         if work == Some(Work::Commit) && !asks_for(&FieldType::Commit) {
             self.wrong(
                 &format!("{path}.answer"),
-                "somebody who commits must say which commit: a field with `is: commit`".to_string(),
+                "the role commits, so the answer needs a field with `is: commit`".to_string(),
             );
         }
         if !step.updates.is_empty() && work == Some(Work::Read) {
-            let message = format!("the role `{role}` only reads, and can update nothing");
+            let message = format!("the role `{role}` has `work: read` and cannot update files");
             self.wrong(&format!("{path}.updates"), message);
         }
         if work == Some(Work::Read) && step.document.is_none() {
-            self.wrong(
-                path,
-                "who only reads needs a `document`, so that the step leaves something".to_string(),
-            );
+            self.wrong(path, "a step whose role has `work: read` needs a `document`".to_string());
         }
         if step.must_merge && work != Some(Work::Commit) {
-            self.wrong(&format!("{path}.must_merge"), "only who commits can merge".to_string());
+            let message = "`must_merge` needs a role with `work: commit`";
+            self.wrong(&format!("{path}.must_merge"), message.to_string());
         }
     }
 
@@ -244,7 +243,7 @@ impl Linter<'_> {
         for (name, field) in answer {
             let place = format!("{path}.answer.{name}");
             if matches!(&field.is, FieldType::OneOf(words) if words.is_empty()) {
-                self.wrong(&place, "a field needs at least one word".to_string());
+                self.wrong(&place, "`one_of` needs at least one value".to_string());
             }
             let Some((other, value)) = &field.when else { continue };
             let has = answer.get(other).is_some_and(|field| match &field.is {
@@ -252,7 +251,7 @@ impl Linter<'_> {
                 _ => true,
             });
             if !has {
-                self.wrong(&place, format!("`{other}` is never `{value}`"));
+                self.wrong(&place, format!("the condition never holds: `{other}` cannot be `{value}`"));
             }
         }
     }
@@ -269,18 +268,18 @@ impl Linter<'_> {
         let names = template.names();
         for name in names.iter().filter(|name| !VALUES.contains(name) && !documents.contains(*name)) {
             let known: Vec<&str> = VALUES.iter().copied().chain(documents.iter().copied()).collect();
-            self.wrong(path, format!("the prompt asks for `{name}`; there are {}", known.join(", ")));
+            self.wrong(path, format!("unknown value `{name}` in the prompt; known are {}", known.join(", ")));
         }
         if !names.contains(&"answer_format") {
             self.wrong(
                 path,
-                "the prompt does not say how to answer: put `{{answer_format}}` in it".to_string(),
+                "the prompt does not explain the answer format; add `{{answer_format}}`".to_string(),
             );
         }
     }
 
     /// Reports unreachable steps, and a workflow that cannot end.
-    fn reach(&mut self) {
+    fn check_reachability(&mut self) {
         let workflow = &self.read.workflow;
         let mut reached: BTreeSet<&str> = BTreeSet::new();
         let mut next: Vec<&str> = workflow.modes.values().map(String::as_str).collect();
@@ -302,7 +301,8 @@ impl Linter<'_> {
             .filter(|id| !reached.contains(id.as_str()))
             .collect();
         for id in lost {
-            self.say(Severity::Warning, &format!("steps.{id}"), format!("nothing leads to the step `{id}`"));
+            let message = format!("no step leads to the step `{id}`");
+            self.report(Severity::Warning, &format!("steps.{id}"), message);
         }
         if !ends {
             self.wrong("steps", "no step leads to `end`".to_string());

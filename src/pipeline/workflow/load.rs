@@ -42,18 +42,18 @@ pub enum WorkflowError {
         problem: String,
     },
     /// The text has errors.
-    #[error("the workflow cannot be used: {} problems", .0.len())]
+    #[error("the workflow is invalid: {} problems", .0.len())]
     Invalid(Vec<Diagnostic>),
 }
 
 /// The directory of the user's workflows: `$XDG_CONFIG_HOME/guard/workflows`.
-fn users_folder(folders: &PolicyDirs) -> Option<PathBuf> {
-    folders.user.as_ref().map(|policies| policies.with_file_name("workflows"))
+fn user_workflows_dir(dirs: &PolicyDirs) -> Option<PathBuf> {
+    dirs.user.as_ref().map(|policies| policies.with_file_name("workflows"))
 }
 
 /// The names of all workflows, and whether each is built in; the user's own first.
-pub fn names(folders: &PolicyDirs) -> Vec<(String, bool)> {
-    let entries = users_folder(folders).and_then(|folder| std::fs::read_dir(folder).ok());
+pub fn names(dirs: &PolicyDirs) -> Vec<(String, bool)> {
+    let entries = user_workflows_dir(dirs).and_then(|directory| std::fs::read_dir(directory).ok());
     let name = |entry: std::fs::DirEntry| {
         let path = entry.path();
         let ending = path.extension()?.to_str()?;
@@ -71,13 +71,13 @@ pub fn names(folders: &PolicyDirs) -> Vec<(String, bool)> {
 }
 
 /// The text of a workflow, and the directory of its prompts; `None` for a built-in one.
-pub fn source(reference: &str, folders: &PolicyDirs) -> Result<(Source, Option<PathBuf>), WorkflowError> {
+pub fn source(reference: &str, dirs: &PolicyDirs) -> Result<(Source, Option<PathBuf>), WorkflowError> {
     let is_path = reference.contains('/') || Path::new(reference).extension().is_some();
     if is_path {
         return from_file(Path::new(reference));
     }
-    if let Some(folder) = users_folder(folders) {
-        let files = ["yaml", "yml", "json"].map(|ending| folder.join(format!("{reference}.{ending}")));
+    if let Some(directory) = user_workflows_dir(dirs) {
+        let files = ["yaml", "yml", "json"].map(|ending| directory.join(format!("{reference}.{ending}")));
         if let Some(file) = files.iter().find(|file| file.exists()) {
             return from_file(file);
         }
@@ -97,7 +97,7 @@ fn from_file(path: &Path) -> Result<(Source, Option<PathBuf>), WorkflowError> {
 fn read_text(path: &Path) -> Result<String, String> {
     let found = path.metadata().map_err(|error| error.to_string())?;
     if !found.is_file() {
-        return Err("it is no file".to_string());
+        return Err("it is not a regular file".to_string());
     }
     if found.len() > LARGEST as u64 {
         return Err(format!("it has more than {LARGEST} bytes"));
@@ -108,20 +108,20 @@ fn read_text(path: &Path) -> Result<String, String> {
 /// Parses a workflow and returns it with all of its problems. It is usable if none is an error.
 pub fn examine(
     reference: &str,
-    folders: &PolicyDirs,
+    dirs: &PolicyDirs,
 ) -> Result<(Workflow, Source, Vec<Diagnostic>), WorkflowError> {
-    let (source, folder) = source(reference, folders)?;
+    let (source, directory) = source(reference, dirs)?;
     // Look for prompts beside the file first, then among the built-in ones.
     let prompt = |path: &str| -> Result<String, String> {
-        let own = folder.as_ref().map(|folder| folder.join(path)).filter(|file| file.exists());
+        let own = directory.as_ref().map(|directory| directory.join(path)).filter(|file| file.exists());
         if let Some(file) = own {
             return read_text(&file);
         }
         let built_in = PROMPTS.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_string());
-        built_in.ok_or_else(|| "there is no such file".to_string())
+        built_in.ok_or_else(|| "no such file beside the workflow or among the built-in prompts".to_string())
     };
     let mut read = parse::read(&source, &prompt);
-    let more = lint(&source, &read, folders);
+    let more = lint(&source, &read, dirs);
     let mut problems = std::mem::take(&mut read.problems);
     problems.extend(more);
     problems.sort_by_key(|problem| (problem.severity, problem.span.start));
@@ -129,8 +129,8 @@ pub fn examine(
 }
 
 /// Loads a workflow; fails if it has errors.
-pub fn load(reference: &str, folders: &PolicyDirs) -> Result<Workflow, WorkflowError> {
-    let (workflow, _, problems) = examine(reference, folders)?;
+pub fn load(reference: &str, dirs: &PolicyDirs) -> Result<Workflow, WorkflowError> {
+    let (workflow, _, problems) = examine(reference, dirs)?;
     if problems.iter().any(|problem| problem.severity == Severity::Error) {
         return Err(WorkflowError::Invalid(problems));
     }

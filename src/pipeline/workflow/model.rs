@@ -256,7 +256,7 @@ pub struct Field {
 
 impl Field {
     /// True if this answer must have the field.
-    pub fn is_wanted(&self, answer: &serde_json::Map<String, serde_json::Value>) -> bool {
+    pub fn is_required(&self, answer: &serde_json::Map<String, serde_json::Value>) -> bool {
         match &self.when {
             Some((other, value)) => answer.get(other).and_then(serde_json::Value::as_str) == Some(value),
             None => !self.optional,
@@ -371,8 +371,8 @@ impl Workflow {
         }
     }
 
-    /// Every parent directory of a document and of its path in the archive.
-    pub fn ways(&self) -> Vec<String> {
+    /// All directories in which documents are stored, those of the archive included.
+    pub fn document_directories(&self) -> Vec<String> {
         let mut ways = std::collections::BTreeSet::new();
         for document in self.steps.iter().filter_map(|step| step.document.as_ref()) {
             for path in [document.path.clone(), format!("archived/{}", document.path)] {
@@ -384,7 +384,7 @@ impl Workflow {
     }
 
     /// The path of a document, with `{feat}` and `{n}` replaced.
-    pub fn place_of(&self, path: &str, feat: &str, n: u32) -> String {
+    pub fn document_path(&self, path: &str, feat: &str, n: u32) -> String {
         format!("{}/{}", self.documents, path.replace("{feat}", feat).replace("{n}", &n.to_string()))
     }
 }
@@ -406,7 +406,7 @@ impl Step {
     }
 
     /// The verdicts of the step.
-    pub fn words(&self) -> Vec<&str> {
+    pub fn verdict_words(&self) -> Vec<&str> {
         match &self.doer {
             StepExecutor::BuiltinStep(own) => own.verdicts().to_vec(),
             StepExecutor::Role(_) => match self.answer.get("verdict").map(|field| &field.is) {

@@ -12,12 +12,12 @@ use crate::policy::{Diagnostic, Severity, Source, is_branch_prefix};
 
 /// The positions of a workflow's parts, for `lint.rs`.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct Positions {
     /// Keys are paths: `steps.plan`, `steps.plan.next`, `roles.architect.policy`, …
     pub(crate) known: BTreeMap<String, Range<usize>>,
 }
 
-impl Places {
+impl Positions {
     /// The position of a part; the beginning of the file if it is unknown.
     pub(crate) fn of(&self, path: &str) -> Range<usize> {
         self.known.get(path).cloned().unwrap_or(0..0)
@@ -26,15 +26,15 @@ impl Places {
 
 /// The result of parsing a file.
 #[derive(Debug)]
-pub(crate) struct Read {
+pub(crate) struct ParsedWorkflow {
     pub(crate) workflow: Workflow,
-    pub(crate) places: Places,
+    pub(crate) positions: Positions,
     pub(crate) problems: Vec<Diagnostic>,
 }
 
 /// Parses a workflow. `prompt` returns the text of a prompt file by its path in the workflow.
-pub(crate) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, String>) -> Read {
-    let mut reader = Reader { source, prompt, places: Places::default(), problems: Vec::new() };
+pub(crate) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, String>) -> ParsedWorkflow {
+    let mut reader = Reader { source, prompt, positions: Positions::default(), problems: Vec::new() };
     let workflow = match yaml::parse(source) {
         Ok(root) => reader.workflow(&root),
         Err(problem) => {
@@ -42,13 +42,13 @@ pub(crate) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, Stri
             Workflow::default()
         }
     };
-    Read { workflow, places: reader.places, problems: reader.problems }
+    ParsedWorkflow { workflow, positions: reader.positions, problems: reader.problems }
 }
 
 pub(crate) struct Reader<'r> {
     source: &'r Source,
     pub(crate) prompt: &'r dyn Fn(&str) -> Result<String, String>,
-    pub(crate) places: Places,
+    pub(crate) positions: Positions,
     problems: Vec<Diagnostic>,
 }
 
@@ -89,7 +89,7 @@ impl Reader<'_> {
     pub(crate) fn take<'n>(&mut self, fields: &mut Fields<'n>, name: &str) -> Option<&'n Node> {
         let at = fields.left.iter().position(|(known, _, _)| known == name)?;
         let (_, place, node) = fields.left.remove(at);
-        self.places.known.insert(join(&fields.path, name), place.clone());
+        self.positions.known.insert(join(&fields.path, name), place.clone());
         Some(node)
     }
 
@@ -97,7 +97,7 @@ impl Reader<'_> {
         let found = self.take(fields, name);
         if found.is_none() {
             let span = fields.span.start..fields.span.start;
-            self.wrong(span, format!("`{}` is missing", join(&fields.path, name)), "in this");
+            self.wrong(span, format!("`{}` is missing", join(&fields.path, name)), "in this map");
         }
         found
     }
@@ -112,7 +112,7 @@ impl Reader<'_> {
             let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
             self.wrong(
                 place.clone(),
-                format!("`{}` is nothing known{hint}", join(&fields.path, name)),
+                format!("unknown key `{}`{hint}", join(&fields.path, name)),
                 "this key",
             );
         }
@@ -125,7 +125,7 @@ impl Reader<'_> {
             _ => {
                 self.wrong(
                     node.span.clone(),
-                    format!("`{path}` must be a text, and is {}", node.kind()),
+                    format!("`{path}` must be a string, and is {}", node.kind()),
                     "here",
                 );
                 None
@@ -138,11 +138,7 @@ impl Reader<'_> {
         match &node.value {
             Value::Number(number) if *number >= 0.0 => Some(*number),
             _ => {
-                self.wrong(
-                    node.span.clone(),
-                    format!("`{path}` must be a number from 0, and is not"),
-                    "here",
-                );
+                self.wrong(node.span.clone(), format!("`{path}` must be a number of at least 0"), "here");
                 None
             }
         }
@@ -162,7 +158,7 @@ impl Reader<'_> {
     pub(crate) fn texts(&mut self, node: Option<&Node>, path: &str) -> Vec<String> {
         let Some(node) = node else { return Vec::new() };
         let Value::List(items) = &node.value else {
-            self.wrong(node.span.clone(), format!("`{path}` must be a list of texts"), "here");
+            self.wrong(node.span.clone(), format!("`{path}` must be a list of strings"), "here");
             return Vec::new();
         };
         items.iter().filter_map(|item| self.text(Some(item), path)).collect()
@@ -190,7 +186,7 @@ impl Reader<'_> {
         let mut fields = self.fields(root, "");
         let version = self.needed(&mut fields, "version");
         if let Some(node) = version.filter(|node| node.value != Value::Number(1.0)) {
-            self.wrong(node.span.clone(), "this guard knows version 1 of workflows", "this is another");
+            self.wrong(node.span.clone(), "this guard supports only version 1 of workflows", "unsupported");
         }
         let name = self.needed(&mut fields, "name");
         let mode = self.take(&mut fields, "mode");
@@ -204,7 +200,7 @@ impl Reader<'_> {
         let workflow = Workflow {
             name: self.text(name, "name").unwrap_or_default(),
             description: self.text(description, "description").unwrap_or_default(),
-            documents: self.folder(documents).unwrap_or_else(|| "docs/dev_docs".to_string()),
+            documents: self.documents_directory(documents).unwrap_or_else(|| "docs/dev_docs".to_string()),
             base: self.text(base, "base").unwrap_or_else(|| "main".to_string()),
             branch_prefix: self.branch_prefix(prefix),
             modes: self.modes(&mut fields),
@@ -232,14 +228,14 @@ impl Reader<'_> {
         let text = self.text(node, "branch_prefix")?;
         if !is_branch_prefix(&text) {
             let span = node.map_or(0..0, |node| node.span.clone());
-            self.wrong(span, "a branch prefix is words that end in `/`: `feature/`", "this is none");
+            self.wrong(span, "`branch_prefix` must be a prefix such as `feature/`", "not a branch prefix");
             return None;
         }
         Some(text)
     }
 
     /// A path inside the repository.
-    fn folder(&mut self, node: Option<&Node>) -> Option<String> {
+    fn documents_directory(&mut self, node: Option<&Node>) -> Option<String> {
         self.below_documents(node, "documents").map(|path| path.trim_end_matches('/').to_string())
     }
 
@@ -250,7 +246,7 @@ impl Reader<'_> {
             self.wrong(
                 span,
                 format!("`{path}` must be a path inside the repository"),
-                "this leads elsewhere",
+                "outside the repository",
             );
             return None;
         }
@@ -262,7 +258,7 @@ impl Reader<'_> {
         let mut modes = BTreeMap::new();
         let inner = self.fields(node, "modes");
         for (name, place, node) in inner.left {
-            self.places.known.insert(join("modes", name), place.clone());
+            self.positions.known.insert(join("modes", name), place.clone());
             if let Some(step) = self.text(Some(node), "modes") {
                 modes.insert(name.clone(), step);
             }
@@ -335,7 +331,7 @@ impl Reader<'_> {
         let mut roles = BTreeMap::new();
         for (name, place, node) in self.fields(node, "roles").left {
             let path = join("roles", name);
-            self.places.known.insert(path.clone(), place.clone());
+            self.positions.known.insert(path.clone(), place.clone());
             let mut inner = self.fields(node, &path);
             let (title, policy) = (self.take(&mut inner, "title"), self.needed(&mut inner, "policy"));
             let work = self.take(&mut inner, "work");
@@ -344,7 +340,7 @@ impl Reader<'_> {
                 Some("commit") => Work::Commit,
                 Some(_) => {
                     let span = work.map_or(0..0, |node| node.span.clone());
-                    self.wrong(span, "`work` is `read` or `commit`", "here");
+                    self.wrong(span, "`work` must be `read` or `commit`", "here");
                     Work::Read
                 }
             };
@@ -382,37 +378,37 @@ impl Reader<'_> {
             role: self.text(role, "role").unwrap_or_default(),
             prompt: self.prompt_of(&mut inner, "triage", true),
             answer: self.answer(&mut inner, "triage"),
-            docs: self.upkeep(&mut inner),
+            docs: self.docs(&mut inner),
         };
         self.done(&inner, &["role", "prompt", "answer", "docs"]);
         Some(triage)
     }
 
-    fn upkeep(&mut self, fields: &mut Fields<'_>) -> Option<DocsConfig> {
+    fn docs(&mut self, fields: &mut Fields<'_>) -> Option<DocsConfig> {
         let node = self.take(fields, "docs")?;
         let path = "triage.docs";
         let mut inner = self.fields(node, path);
         let (role, files) = (self.needed(&mut inner, "role"), self.needed(&mut inner, "files"));
         let (folders, commit) = (self.take(&mut inner, "folders"), self.take(&mut inner, "commit"));
         let below = self.texts(folders, "folders");
-        if let Some(odd) = below.iter().find(|folder| !is_inside(folder)) {
+        if let Some(odd) = below.iter().find(|directory| !is_inside(directory)) {
             let span = folders.map_or(0..0, |node| node.span.clone());
             self.wrong(
                 span,
                 format!("`{odd}` must be a directory inside the repository"),
-                "this leads elsewhere",
+                "outside the repository",
             );
         }
-        let upkeep = DocsConfig {
+        let docs = DocsConfig {
             role: self.text(role, "role").unwrap_or_default(),
             prompt: self.prompt_of(&mut inner, path, true),
             files: self.texts(files, "files"),
-            folders: below.iter().map(|folder| folder.trim_end_matches('/').to_string()).collect(),
+            folders: below.iter().map(|directory| directory.trim_end_matches('/').to_string()).collect(),
             answer: self.answer(&mut inner, path),
             commit: self.text(commit, "commit").unwrap_or_else(|| "Documentation".to_string()),
         };
         self.done(&inner, &["role", "prompt", "files", "folders", "answer", "commit"]);
-        Some(upkeep)
+        Some(docs)
     }
 
     fn memory(&mut self, fields: &mut Fields<'_>) -> Option<Memory> {

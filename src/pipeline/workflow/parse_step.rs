@@ -12,7 +12,7 @@ impl Reader<'_> {
         let mut steps = Vec::new();
         for (id, place, node) in self.fields(node, "steps").left {
             let path = join("steps", id);
-            self.places.known.insert(path.clone(), place.clone());
+            self.positions.known.insert(path.clone(), place.clone());
             steps.push(self.step(id, &path, node));
         }
         steps
@@ -77,13 +77,13 @@ impl Reader<'_> {
                 Some("archive") => StepExecutor::BuiltinStep(BuiltinStep::Archive),
                 Some("deliver") => StepExecutor::BuiltinStep(BuiltinStep::Deliver),
                 _ => {
-                    self.wrong(does.span.clone(), "`does` is `merge`, `archive` or `deliver`", "here");
+                    self.wrong(does.span.clone(), "`does` must be `merge`, `archive` or `deliver`", "here");
                     StepExecutor::BuiltinStep(BuiltinStep::Archive)
                 }
             },
             _ => {
-                let span = self.places.of(path);
-                self.wrong(span, format!("`{path}` needs a `role` or a `does`, one of them"), "this step");
+                let span = self.positions.of(path);
+                self.wrong(span, format!("`{path}` needs either `role` or `does`"), "this step");
                 StepExecutor::Role(String::new())
             }
         }
@@ -97,7 +97,7 @@ impl Reader<'_> {
             return text;
         }
         (self.prompt)(&text).unwrap_or_else(|problem| {
-            let span = node.map_or_else(|| self.places.of(path), |node| node.span.clone());
+            let span = node.map_or_else(|| self.positions.of(path), |node| node.span.clone());
             self.wrong(span, format!("the prompt `{text}` cannot be read: {problem}"), "this file");
             String::new()
         })
@@ -141,7 +141,7 @@ impl Reader<'_> {
         let mut answer = BTreeMap::new();
         for (name, place, node) in self.fields(node, &path).left {
             let path = join(&path, name);
-            self.places.known.insert(path.clone(), place.clone());
+            self.positions.known.insert(path.clone(), place.clone());
             let mut inner = self.fields(node, &path);
             let (is, one_of) = (self.take(&mut inner, "is"), self.take(&mut inner, "one_of"));
             let (optional, when) = (self.take(&mut inner, "optional"), self.take(&mut inner, "when"));
@@ -153,7 +153,7 @@ impl Reader<'_> {
                 (Some("number"), None) => FieldType::Number,
                 (Some("list"), None) => FieldType::List,
                 _ => {
-                    let message = "a field has `is` (text, document, commit, number, list) or `one_of`";
+                    let message = "a field needs `is` (text, document, commit, number, list) or `one_of`";
                     self.wrong(place.clone(), message, "this field");
                     FieldType::Text
                 }
@@ -169,7 +169,7 @@ impl Reader<'_> {
         let node = node?;
         let entries = self.fields(node, "when").left;
         let [(name, _, value)] = entries.as_slice() else {
-            self.wrong(node.span.clone(), "`when` names one field and its value", "here");
+            self.wrong(node.span.clone(), "`when` must name one field and its value", "here");
             return None;
         };
         Some((name.clone(), self.text(Some(value), "when")?))
@@ -181,7 +181,7 @@ impl Reader<'_> {
         let mut verdicts = BTreeMap::new();
         for (word, place, node) in self.fields(node, &path).left {
             let path = join(&path, word);
-            self.places.known.insert(path.clone(), place.clone());
+            self.positions.known.insert(path.clone(), place.clone());
             let mut inner = self.fields(node, &path);
             let (next, says) = (self.needed(&mut inner, "next"), self.take(&mut inner, "says"));
             let committed = self.take(&mut inner, "committed");

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::model::{BACK, BuiltinStep, Step, StepExecutor, Workflow};
 
-/// Who performs a step, for people.
+/// Describes who performs a step: the role and its policy, or guard itself.
 pub fn doer(workflow: &Workflow, step: &Step) -> String {
     match &step.doer {
         StepExecutor::Role(role) => workflow
@@ -17,7 +17,7 @@ pub fn doer(workflow: &Workflow, step: &Step) -> String {
     }
 }
 
-/// Renders as text: one paragraph per step, with its next steps below.
+/// Renders a workflow as text: one paragraph per step, with its next steps below.
 pub fn text(workflow: &Workflow) -> String {
     let mut out = String::new();
     for (mode, step) in &workflow.modes {
@@ -44,16 +44,16 @@ pub fn text(workflow: &Workflow) -> String {
             let known = workflow.roles.get(role);
             known.map_or_else(|| role.to_string(), |known| format!("{} ({})", known.title, known.policy))
         };
-        let _ = writeln!(out, "\nwhat is said beside a result  [{}]", title(&triage.role));
-        if let Some(upkeep) = &triage.docs {
-            let files = upkeep.files.join(" ");
-            let _ = writeln!(out, "  ── DOCS ──► {}  writes {files}, and on", title(&upkeep.role));
+        let _ = writeln!(out, "\nfeedback beside a result  [{}]", title(&triage.role));
+        if let Some(docs) = &triage.docs {
+            let files = docs.files.join(" ");
+            let _ = writeln!(out, "  ── DOCS ──► {}  writes {files}, then continues", title(&docs.role));
         }
     }
     out
 }
 
-/// Renders as a mermaid flow chart.
+/// Renders a workflow as a mermaid flow chart.
 pub fn mermaid(workflow: &Workflow) -> String {
     let mut out = "flowchart TD\n".to_string();
     let plain = |text: &str| text.replace('"', "'");

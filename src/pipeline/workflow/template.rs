@@ -21,20 +21,20 @@ enum Part<'t> {
 
 /// An error in a template, and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct TemplateError {
     pub(crate) at: Range<usize>,
     pub(crate) message: String,
 }
 
 impl<'t> Template<'t> {
     /// Parses a template.
-    pub(crate) fn read(text: &'t str) -> Result<Self, Wrong> {
+    pub(crate) fn read(text: &'t str) -> Result<Self, TemplateError> {
         let mut open: Vec<(&'t str, Range<usize>, Vec<Part<'t>>)> = Vec::new();
         let mut parts: Vec<Part<'t>> = Vec::new();
         let mut at = 0;
         while let Some(begin) = text[at..].find("{{").map(|found| at + found) {
             let Some(end) = text[begin..].find("}}").map(|found| begin + found + 2) else {
-                return Err(Wrong { at: begin..begin + 2, message: "`{{` without `}}`".to_string() });
+                return Err(TemplateError { at: begin..begin + 2, message: "`{{` without `}}`".to_string() });
             };
             if begin > at {
                 parts.push(Part::Text(&text[at..begin]));
@@ -51,7 +51,8 @@ impl<'t> Template<'t> {
                     let name = name[1..].trim();
                     let Some((opened, _, before)) = open.pop().filter(|(opened, _, _)| *opened == name)
                     else {
-                        return Err(Wrong { at: place, message: format!("`{name}` was not opened here") });
+                        let message = format!("the section `{name}` was not opened");
+                        return Err(TemplateError { at: place, message });
                     };
                     let inside = std::mem::replace(&mut parts, before);
                     parts.push(Part::Section(opened, inside));
@@ -61,7 +62,7 @@ impl<'t> Template<'t> {
             }
         }
         if let Some((name, place, _)) = open.pop() {
-            return Err(Wrong { at: place, message: format!("`{name}` is not closed") });
+            return Err(TemplateError { at: place, message: format!("the section `{name}` is not closed") });
         }
         parts.push(Part::Text(&text[at..]));
         Ok(Self { parts })
@@ -112,7 +113,7 @@ fn past_line_end(text: &str, begin: usize, end: usize) -> usize {
 }
 
 /// Fills `{name}` placeholders in a step's message.
-pub(crate) fn sentence(text: &str, values: &BTreeMap<String, String>) -> String {
+pub(crate) fn fill_message(text: &str, values: &BTreeMap<String, String>) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(begin) = rest.find('{') {
@@ -163,10 +164,10 @@ mod tests {
     #[test]
     fn sentences() {
         assert_eq!(
-            sentence("Plan at '{plan}'. {odd", &values(&[("plan", "p.md\nx")])),
+            fill_message("Plan at '{plan}'. {odd", &values(&[("plan", "p.md\nx")])),
             "Plan at 'p.md'. {odd"
         );
-        assert_eq!(sentence("{unknown}!", &values(&[])), "{unknown}!");
+        assert_eq!(fill_message("{unknown}!", &values(&[])), "{unknown}!");
     }
 
     proptest::proptest! {
@@ -175,7 +176,7 @@ mod tests {
             if let Ok(template) = Template::read(&text) {
                 template.fill(&values(&[("a", &value)]));
             }
-            sentence(&text, &values(&[("a", &value)]));
+            fill_message(&text, &values(&[("a", &value)]));
         }
     }
 }

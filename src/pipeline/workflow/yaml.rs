@@ -40,7 +40,7 @@ impl Node {
             Value::Null => "nothing",
             Value::Bool(_) => "true or false",
             Value::Number(_) => "a number",
-            Value::Text(_) => "a text",
+            Value::Text(_) => "a string",
             Value::List(_) => "a list",
             Value::Map(_) => "a map",
         }
@@ -98,21 +98,21 @@ impl<'s> Builder<'s> {
         for event in Parser::new_from_str(&source.text) {
             let (event, span) = event.map_err(|error| {
                 let at = self.offsets.get(error.marker().index()).copied().unwrap_or(source.text.len());
-                problem(source, at..at, format!("this is no YAML: {}", error.info()), "here")
+                problem(source, at..at, format!("invalid YAML: {}", error.info()), "here")
             })?;
             let place = self.bytes(&span);
             let refuse = |what: &str| Err(problem(source, place.clone(), what.to_string(), "here"));
             match event {
                 Event::DocumentStart(_) if self.root.is_some() => {
-                    return refuse("a file holds one document");
+                    return refuse("the file must hold only one document");
                 }
-                Event::Alias(_) => return refuse("aliases (`*name`) are not taken; write it out"),
+                Event::Alias(_) => return refuse("aliases (`*name`) are not supported; repeat the value"),
                 Event::Scalar(_, _, _, Some(_))
                 | Event::SequenceStart(_, Some(_))
-                | Event::MappingStart(_, Some(_)) => return refuse("tags (`!name`) are not taken"),
+                | Event::MappingStart(_, Some(_)) => return refuse("tags (`!name`) are not supported"),
                 Event::Scalar(text, style, _, None) => self.scalar(&text, style, place)?,
                 Event::SequenceStart(..) | Event::MappingStart(..) if self.open.len() >= DEEPEST => {
-                    return refuse("this is nested too deeply");
+                    return refuse("the file is nested too deeply");
                 }
                 Event::SequenceStart(..) => self.open.push(Open::List(place, Vec::new())),
                 Event::MappingStart(..) => self.open.push(Open::Map(place, Vec::new(), None)),
@@ -157,8 +157,8 @@ impl<'s> Builder<'s> {
                     return Err(problem(
                         self.source,
                         node.span,
-                        "a key must be a word".to_string(),
-                        "this is not",
+                        "a key must be a string".to_string(),
+                        "not a string",
                     ));
                 };
                 entries.push((name, place, node));
@@ -210,8 +210,8 @@ mod tests {
             ("a: !!int 1\n", "tags"),
             ("a: 1\na: 2\n", "twice"),
             ("---\na: 1\n---\nb: 1\n", "one document"),
-            ("a: [1\n", "no YAML"),
-            ("? [1]\n: 2\n", "a word"),
+            ("a: [1\n", "invalid YAML"),
+            ("? [1]\n: 2\n", "a string"),
             (&"[".repeat(100), "deeply"),
         ] {
             let found = parse(&source(text)).err().map(|problem| problem.message).unwrap_or_default();

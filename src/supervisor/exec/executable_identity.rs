@@ -1,9 +1,9 @@
-//! Finds out which program a file really is: through symlinks, copies, scripts and descriptors.
+//! Finds out which program a file really is, through symlinks, copies, scripts and descriptors.
 //!
-//! In goes a path or descriptor as a thread of the run means it. Out comes the chain of files that the kernel would
-//! execute: the file itself, then its interpreters. A copy of a well-known program is identified by its content and
-//! judged by the original's path, so renaming a copy of `git` gains nothing. Nothing here may follow a magic link of
-//! `/proc` as the supervisor itself.
+//! Input is a path or descriptor, with the meaning it has for a thread of the run. Output is the chain of files that the
+//! kernel would execute: the file itself, then its interpreters. A copy of a well-known program is recognised by its
+//! content and judged by the original's path, so a renamed copy of `git` is judged as `git`. A magic link of `/proc`
+//! must never be resolved for the supervisor's own process.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -25,7 +25,7 @@ pub(crate) struct Identity {
     pub(crate) inode: u64,
 }
 
-/// A file's size and times. Cached facts about the file are valid only while these are unchanged.
+/// A file's size and times. A cached result about the file is valid only while these are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct State {
     size: u64,
@@ -48,13 +48,13 @@ pub(crate) struct Executable {
     pub(crate) identity: Identity,
     /// Its resolved path; `memfd:NAME` if it has none.
     pub(crate) path: Vec<u8>,
-    /// The known program that this file is a copy of.
+    /// The path of the known program that this file is a copy of.
     pub(crate) copy_of: Option<Vec<u8>>,
     pub(crate) kind: Kind,
 }
 
 impl Executable {
-    /// The path the policy judges: that of the original if the file is a copy.
+    /// The path that the policy judges: the original's path if the file is a copy.
     pub(crate) fn judged_path(&self) -> &[u8] {
         self.copy_of.as_deref().unwrap_or(&self.path)
     }
@@ -64,80 +64,80 @@ impl Executable {
 pub(crate) struct Identities {
     facts: HashMap<Identity, (State, Option<Vec<u8>>, Kind)>,
     known: Option<Known>,
-    /// Its rules name the programs whose copies are recognised.
+    /// The policy, whose rules name programs that must be recognised in copies.
     policy: Arc<Policy>,
     /// Directories where the agent can create copies.
     writable: Vec<PathBuf>,
     /// The root directory of the run's mount namespace, opened at first use.
     root: Option<OwnedFd>,
-    has_view: bool,
+    has_mount_namespace: bool,
     /// Ids of the mounts that the run may write to.
     mounts: Vec<u64>,
 }
 
-/// Known programs by size. Only files of equal size are compared.
+/// Paths of known programs by file size. Only files of equal size are compared.
 struct Known(HashMap<u64, Vec<PathBuf>>);
 
 /// The cache is cleared when it reaches this size.
-const MOST_FACTS: usize = 10_000;
+const MAX_FACTS: usize = 10_000;
 /// How many levels of interpreters the kernel follows.
-const MOST_INTERPRETERS: usize = 5;
+const MAX_INTERPRETERS: usize = 5;
 /// How many bytes of a `#!` line the kernel reads.
-const FIRST_LINE: usize = 256;
+const MAX_FIRST_LINE: usize = 256;
 
-/// Directories searched for known programs.
-const USUAL_FOLDERS: [&str; 7] =
+/// Directories to search for known programs.
+const PROGRAM_DIRECTORIES: [&str; 7] =
     ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/lib/git-core"];
 
 impl Identities {
-    pub(crate) fn new(policy: Arc<Policy>, writable: Vec<PathBuf>, has_view: bool) -> Self {
+    pub(crate) fn new(policy: Arc<Policy>, writable: Vec<PathBuf>, has_mount_namespace: bool) -> Self {
         let (facts, mounts) = (HashMap::new(), Vec::new());
-        Self { facts, known: None, policy, writable, root: None, has_view, mounts }
+        Self { facts, known: None, policy, writable, root: None, has_mount_namespace, mounts }
     }
 
-    /// The file that a path means to a thread, followed by its interpreters down to a binary.
-    pub(crate) fn executed(&mut self, tid: i32, folder: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
-        let fd = self.open(tid, folder, path, true)?;
-        self.with_interpreters(tid, folder, &fd)
+    /// Resolves a path for a thread. Returns the file, followed by its interpreters down to a binary.
+    pub(crate) fn resolve_exec(&mut self, tid: i32, cwd: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
+        let fd = self.open(tid, cwd, path, true)?;
+        self.with_interpreters(tid, cwd, &fd)
     }
 
-    /// Like [`Self::executed`], for a descriptor of the thread (`execveat` with an empty path).
-    pub(crate) fn executed_descriptor(
+    /// Like [`Self::resolve_exec`], for a descriptor of the thread (`execveat` with an empty path).
+    pub(crate) fn resolve_exec_descriptor(
         &mut self,
         tid: i32,
-        folder: &Path,
+        cwd: &Path,
         number: i32,
     ) -> io::Result<Vec<Executable>> {
-        let fd = open_plain(Path::new(&format!("/proc/{tid}/fd/{number}")))?;
-        self.with_interpreters(tid, folder, &fd)
+        let fd = open_path_fd(Path::new(&format!("/proc/{tid}/fd/{number}")))?;
+        self.with_interpreters(tid, cwd, &fd)
     }
 
-    fn with_interpreters(&mut self, tid: i32, folder: &Path, fd: &OwnedFd) -> io::Result<Vec<Executable>> {
-        let mut chain = vec![self.look_at(fd)?];
+    fn with_interpreters(&mut self, tid: i32, cwd: &Path, fd: &OwnedFd) -> io::Result<Vec<Executable>> {
+        let mut chain = vec![self.identify(fd)?];
         while let Some(Executable { kind: Kind::Script(interpreter, _), .. }) = chain.last() {
-            if chain.len() > MOST_INTERPRETERS {
+            if chain.len() > MAX_INTERPRETERS {
                 return Err(io::Error::from_raw_os_error(libc::ELOOP));
             }
             let interpreter = interpreter.clone();
-            let fd = self.open(tid, folder, &interpreter, true)?;
-            chain.push(self.look_at(&fd)?);
+            let fd = self.open(tid, cwd, &interpreter, true)?;
+            chain.push(self.identify(&fd)?);
         }
         Ok(chain)
     }
 
-    /// Opens with `O_PATH` what a path means to a thread. A leading magic link such as `/proc/self/cwd` means
-    /// something else to every process: it is resolved here, once, for that thread. The kernel walks the rest without
-    /// magic links, and inside the run's own root if the run has one.
-    pub(crate) fn open(&mut self, tid: i32, folder: &Path, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
+    /// Opens a path with `O_PATH`, with the meaning it has for a thread. A leading magic link such as `/proc/self/cwd`
+    /// means something else for every process, so this function resolves it once, for that thread. The kernel resolves
+    /// the rest without magic links, and below the root of the run's mount namespace if it has one.
+    pub(crate) fn open(&mut self, tid: i32, cwd: &Path, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
         if path.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
-        let mut full = without_dots(folder.join(OsStr::from_bytes(path)).as_os_str().as_bytes());
+        let mut full = without_empty_components(cwd.join(OsStr::from_bytes(path)).as_os_str().as_bytes());
         if let Some((link, rest)) = magic_link(&full) {
             let outer = PathBuf::from(format!("/proc/{tid}/{link}"));
             if rest.is_empty() {
                 return if follow {
-                    open_plain(&outer)
+                    open_path_fd(&outer)
                 } else {
                     Err(io::Error::from_raw_os_error(libc::EPERM))
                 };
@@ -153,37 +153,37 @@ impl Identities {
         open_in(root, &text, walk, follow)
     }
 
-    /// The root to walk paths from, and the way to walk them.
+    /// The directory to resolve absolute paths from, and how to resolve them.
     fn root(&mut self, tid: i32) -> io::Result<(BorrowedFd<'_>, Walk)> {
-        let (place, walk) = if self.has_view {
+        let (place, walk) = if self.has_mount_namespace {
             (format!("/proc/{tid}/root"), Walk::InRoot)
         } else {
             ("/".to_string(), Walk::NoMagic)
         };
         if self.root.is_none() {
-            self.root = Some(open_plain(Path::new(&place))?);
+            self.root = Some(open_path_fd(Path::new(&place))?);
         }
         let root = self.root.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
         Ok((root.as_fd(), walk))
     }
 
-    /// Whether an object opened with `O_PATH` lies where the run may write.
-    pub(crate) fn is_own(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
+    /// Whether an object opened with `O_PATH` is in a directory that the run may write to.
+    pub(crate) fn is_in_writable_mount(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;
         };
         if !self.writable.iter().any(|root| path.starts_with(root)) {
             return false;
         }
-        if !self.has_view {
+        if !self.has_mount_namespace {
             return true;
         }
         // The host and the run's mount namespace use the same paths. Only the mount id tells them apart.
         let Ok(mount) = mount_of(object) else { return false };
-        self.own_mounts(tid).contains(&mount)
+        self.writable_mounts(tid).contains(&mount)
     }
 
-    fn own_mounts(&mut self, tid: i32) -> &[u64] {
+    fn writable_mounts(&mut self, tid: i32) -> &[u64] {
         if self.mounts.is_empty() {
             let places = self.writable.clone();
             let found = places.iter().filter_map(|place| {
@@ -195,8 +195,8 @@ impl Identities {
         &self.mounts
     }
 
-    /// Identifies an open file.
-    pub(crate) fn look_at(&mut self, fd: &OwnedFd) -> io::Result<Executable> {
+    /// Identifies an open file. Fails with EACCES if it is not an executable regular file.
+    pub(crate) fn identify(&mut self, fd: &OwnedFd) -> io::Result<Executable> {
         let found = nix::sys::stat::fstat(fd)?;
         if found.st_mode & libc::S_IFMT != libc::S_IFREG || found.st_mode & 0o111 == 0 {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
@@ -208,10 +208,10 @@ impl Identities {
             changed: (found.st_ctime, found.st_ctime_nsec),
         };
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
+        let path = memfd_or_path(std::fs::read_link(&link)?.into_os_string().into_vec());
         // The agent can change its own files without changing their times (through a mapping), so those are never
         // cached.
-        let is_foreign = !self.may_be_copy(&path);
+        let is_foreign = !self.is_agent_writable(&path);
         if is_foreign
             && let Some((known, copy_of, kind)) = self.facts.get(&identity)
             && *known == state
@@ -220,16 +220,16 @@ impl Identities {
         }
         let Ok(mut file) = File::open(&link) else {
             if is_foreign {
-                // Executable but not readable, and not the agent's. It is judged by its name.
+                // Executable but not readable, and not the agent's file. The policy judges it by its path.
                 return Ok(Executable { identity, path, copy_of: None, kind: Kind::Program });
             }
             // The agent made its own file unreadable, which hides what it is.
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         };
         let kind = kind_of(&mut file)?;
-        let copy_of = if is_foreign { None } else { self.original_of(&mut file, state.size, &path) };
+        let copy_of = if is_foreign { None } else { self.find_original(&mut file, state.size, &path) };
         if is_foreign {
-            if self.facts.len() >= MOST_FACTS {
+            if self.facts.len() >= MAX_FACTS {
                 self.facts.clear();
             }
             self.facts.insert(identity, (state, copy_of.clone(), kind.clone()));
@@ -237,47 +237,51 @@ impl Identities {
         Ok(Executable { identity, path, copy_of, kind })
     }
 
-    /// The known program that a file is a copy of, if any. The file need not be executable: the dynamic loader only
-    /// reads it.
-    pub(crate) fn copied(&mut self, tid: i32, folder: &Path, path: &[u8]) -> Option<Vec<u8>> {
-        let fd = self.open(tid, folder, path, true).ok()?;
+    /// The path of the known program that a file is a copy of, if any. The file need not be executable, because the
+    /// dynamic loader only reads it.
+    pub(crate) fn original_of_copy(&mut self, tid: i32, cwd: &Path, path: &[u8]) -> Option<Vec<u8>> {
+        let fd = self.open(tid, cwd, path, true).ok()?;
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let own = nameless(std::fs::read_link(&link).ok()?.into_os_string().into_vec());
+        let own = memfd_or_path(std::fs::read_link(&link).ok()?.into_os_string().into_vec());
         let metadata = std::fs::metadata(&link).ok()?;
-        if !metadata.is_file() || !self.may_be_copy(&own) {
+        if !metadata.is_file() || !self.is_agent_writable(&own) {
             return None;
         }
         let mut file = File::open(&link).ok()?;
-        self.original_of(&mut file, metadata.size(), &own)
+        self.find_original(&mut file, metadata.size(), &own)
     }
 
-    /// The program a process runs now. A program that the agent cannot write to is identified by device and inode
-    /// alone.
-    pub(crate) fn running(&mut self, pid: i32, foreign: Option<&Executable>) -> io::Result<Executable> {
+    /// The program that a process runs now. `foreign` is the expected program, if the agent cannot write to it; it is
+    /// recognised by device and inode alone.
+    pub(crate) fn running_program(
+        &mut self,
+        pid: i32,
+        foreign: Option<&Executable>,
+    ) -> io::Result<Executable> {
         let link = format!("/proc/{pid}/exe");
         let metadata = std::fs::metadata(&link)?;
         let identity = Identity { device: metadata.dev(), inode: metadata.ino() };
         if let Some(program) = foreign.filter(|program| program.identity == identity) {
             return Ok(program.clone());
         }
-        let path = nameless(std::fs::read_link(&link)?.into_os_string().into_vec());
-        if self.may_be_copy(&path) {
+        let path = memfd_or_path(std::fs::read_link(&link)?.into_os_string().into_vec());
+        if self.is_agent_writable(&path) {
             // The agent may have written to the file since it was judged.
-            let program = self.look_at(&open_plain(Path::new(&link))?)?;
+            let program = self.identify(&open_path_fd(Path::new(&link))?)?;
             return Ok(Executable { path, kind: Kind::Program, ..program });
         }
         Ok(Executable { identity, path, copy_of: None, kind: Kind::Program })
     }
 
-    /// Whether the agent could have created the file.
-    pub(crate) fn may_be_copy(&self, path: &[u8]) -> bool {
+    /// Whether the agent could have created or changed the file at this path.
+    pub(crate) fn is_agent_writable(&self, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
         !path.is_absolute() || self.writable.iter().any(|root| path.starts_with(root))
     }
 
-    /// The known program with the same content.
-    fn original_of(&mut self, file: &mut File, size: u64, own: &[u8]) -> Option<Vec<u8>> {
-        let known = self.known.get_or_insert_with(|| Known::look(&recognised_names(&self.policy)));
+    /// Finds the known program with the same content.
+    fn find_original(&mut self, file: &mut File, size: u64, own: &[u8]) -> Option<Vec<u8>> {
+        let known = self.known.get_or_insert_with(|| Known::find(&recognised_names(&self.policy)));
         let candidates = known.0.get(&size)?;
         let candidate = candidates.iter().find(|candidate| {
             candidate.as_os_str().as_bytes() != own
@@ -288,11 +292,11 @@ impl Identities {
 }
 
 impl Known {
-    fn look(names: &[String]) -> Self {
+    fn find(names: &[String]) -> Self {
         let mut by_size: HashMap<u64, Vec<PathBuf>> = HashMap::new();
-        let in_folder = |folder: &'static str| names.iter().map(move |name| Path::new(folder).join(name));
-        let in_folders = USUAL_FOLDERS.iter().copied().flat_map(in_folder);
-        for path in in_folders.chain(loaders()) {
+        let programs_in = |at: &'static str| names.iter().map(move |name| Path::new(at).join(name));
+        let programs = PROGRAM_DIRECTORIES.iter().copied().flat_map(programs_in);
+        for path in programs.chain(loaders()) {
             if let Ok(found) = std::fs::metadata(&path)
                 && found.is_file()
             {
@@ -303,8 +307,8 @@ impl Known {
     }
 }
 
-/// Names of programs whose copies are recognised: those in the policy's rules, git, shells, and programs that run
-/// others.
+/// Names of the programs whose copies are recognised: those in the policy's rules, git, shells, and programs that run
+/// other programs.
 fn recognised_names(policy: &Policy) -> Vec<String> {
     let of_rules = policy.rules.iter().flat_map(|rule| &rule.when.programs).map(|pattern| pattern.as_str());
     let plain = of_rules.filter(|name| !name.contains(['*', '?', '[', '/'])).map(str::to_string);
@@ -315,7 +319,7 @@ fn recognised_names(policy: &Policy) -> Vec<String> {
     names
 }
 
-/// Whether a path is that of the dynamic loader.
+/// Whether the file name of a path is that of a dynamic loader.
 pub(crate) fn is_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")
@@ -332,7 +336,7 @@ fn loaders() -> Vec<PathBuf> {
 }
 
 /// `memfd:NAME` for a memfd, the path otherwise.
-fn nameless(link: Vec<u8>) -> Vec<u8> {
+fn memfd_or_path(link: Vec<u8>) -> Vec<u8> {
     let Some(rest) = link.strip_prefix(b"/memfd:") else { return link };
     let name = rest.strip_suffix(b" (deleted)").unwrap_or(rest);
     // A slash would make the rest of the name look like a program's file name.
@@ -340,7 +344,7 @@ fn nameless(link: Vec<u8>) -> Vec<u8> {
     [b"memfd:".as_slice(), &name].concat()
 }
 
-fn open_plain(path: &Path) -> io::Result<OwnedFd> {
+fn open_path_fd(path: &Path) -> io::Result<OwnedFd> {
     use std::os::unix::fs::OpenOptionsExt;
     let file =
         std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)?;
@@ -349,7 +353,7 @@ fn open_plain(path: &Path) -> io::Result<OwnedFd> {
 
 /// Removes `.` and repeated slashes. `..` stays, because its meaning depends on symlinks that only the kernel
 /// resolves.
-fn without_dots(path: &[u8]) -> Vec<u8> {
+fn without_empty_components(path: &[u8]) -> Vec<u8> {
     let mut clean = Vec::with_capacity(path.len());
     for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
         clean.push(b'/');
@@ -380,7 +384,7 @@ fn magic_link(path: &[u8]) -> Option<(String, Vec<u8>)> {
 }
 
 fn kind_of(file: &mut File) -> io::Result<Kind> {
-    let mut head = [0u8; FIRST_LINE];
+    let mut head = [0u8; MAX_FIRST_LINE];
     let mut got = 0;
     while got < head.len() {
         match file.read(&mut head[got..])? {
@@ -434,7 +438,7 @@ fn read_full(file: &mut File, into: &mut [u8]) -> io::Result<usize> {
     Ok(got)
 }
 
-pub(crate) fn of_file(path: &Path) -> Option<Identity> {
+pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
     let metadata = std::fs::metadata(path).ok()?;
     Some(Identity { device: metadata.dev(), inode: metadata.ino() })
 }

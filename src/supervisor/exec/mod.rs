@@ -1,7 +1,7 @@
 //! Handles `execve` and `execveat`: reads the request, judges it, and verifies the result.
 //!
-//! In goes a seccomp notification. Out goes a reply, a transcript event, and for an allowed exec an [`Expected`] that
-//! [`verify`] compares with the started program. A request that cannot be read or judged is denied.
+//! Input is a seccomp notification. Output is a reply, a transcript event and, for an allowed exec, an [`Expected`]
+//! that [`verify`] compares with the started program. The supervisor denies a request that it cannot read or judge.
 pub(crate) mod executable_identity;
 pub(crate) mod process_memory;
 pub(crate) mod stderr_notice;
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::SupervisorConfig;
 use super::event_loop::{
-    Ask, AsyncReply, AsyncResult, CANARY_PROGRAM, Choice, LazyResource, Supervisor, folder_of, parent_of,
+    Ask, AsyncReply, AsyncResult, CANARY_PROGRAM, Choice, LazyResource, Supervisor, cwd_of, parent_of,
 };
 use super::shim::protocol;
 use super::shim::protocol::{Answer, Question};
@@ -34,8 +34,8 @@ use verify::Expected;
 
 const LONGEST_PATH: usize = 4096;
 
-/// How many leading arguments may name a program: `node …/npm-cli.js`, `python3 -m pip`.
-const WORDS_WITH_NAMES: usize = 3;
+/// How many leading arguments may name the program that really runs: `node …/npm-cli.js`, `python3 -m pip`.
+const MAX_NAMING_ARGUMENTS: usize = 3;
 
 /// An exec request as the process made it.
 #[derive(Debug, Clone)]
@@ -44,21 +44,22 @@ pub(crate) struct ExecRequest {
     pub(crate) path: Vec<u8>,
     pub(crate) argv: Vec<Vec<u8>>,
     pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(crate) folder: PathBuf,
-    /// The file, followed by its interpreters.
+    pub(crate) cwd: PathBuf,
+    /// The executed file, followed by its `#!` interpreters.
     pub(crate) chain: Vec<Executable>,
-    /// If the program is the dynamic loader: arguments that are copies of known programs (index, original path).
+    /// If the program is the dynamic loader: which of its arguments are copies of known programs (index in `argv`, path
+    /// of the original).
     pub(crate) loaded: Vec<(usize, Vec<u8>)>,
 }
 
 /// An exec that waits for the user's answer.
 pub(crate) struct Pending {
     notification: Notification,
-    start: ExecRequest,
+    exec_request: ExecRequest,
     verdict: Verdict,
 }
 
-/// Execs allowed before. The same files, arguments, directory and environment need no second judgement.
+/// Hashes of allowed execs. An exec with the same files, arguments, directory and environment is not judged again.
 #[derive(Default)]
 pub(crate) struct Cache {
     allowed: HashSet<u64>,
@@ -66,20 +67,20 @@ pub(crate) struct Cache {
 }
 
 /// The cache is cleared when it reaches this size.
-const MOST_CACHED: usize = 50_000;
+const MAX_CACHED: usize = 50_000;
 
 impl Cache {
-    fn key(&self, start: &ExecRequest) -> u64 {
+    fn key(&self, exec_request: &ExecRequest) -> u64 {
         let mut hasher = self.keys.build_hasher();
-        start.path.hash(&mut hasher);
-        start.argv.hash(&mut hasher);
-        start.environment.hash(&mut hasher);
-        start.folder.hash(&mut hasher);
-        for file in &start.chain {
+        exec_request.path.hash(&mut hasher);
+        exec_request.argv.hash(&mut hasher);
+        exec_request.environment.hash(&mut hasher);
+        exec_request.cwd.hash(&mut hasher);
+        for file in &exec_request.chain {
             file.judged_path().hash(&mut hasher);
             file.kind.hash(&mut hasher);
         }
-        start.loaded.hash(&mut hasher);
+        exec_request.loaded.hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -91,11 +92,11 @@ pub(crate) struct ExecData<'a> {
     parent: Option<i32>,
     path: Cow<'a, str>,
     argv: Vec<Cow<'a, str>>,
-    /// The git verb, if it may lie in a part of the arguments that is not recorded.
+    /// The git subcommand, if `argv` is too long to be recorded in full.
     #[serde(skip_serializing_if = "Option::is_none")]
     git: Option<String>,
     folder: Cow<'a, str>,
-    /// The denied command.
+    /// The part of the command that was denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     what: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,10 +128,10 @@ impl ExecRequest {
             pid,
             parent: parent_of(pid),
             path: self.program_path(),
-            argv: super::recorded_words(&self.argv, super::RECORDED),
+            argv: super::recorded_argv(&self.argv, super::RECORDED),
             git: self.hidden_git_verb(),
             what: None,
-            folder: text(self.folder.as_os_str().as_bytes()),
+            folder: text(self.cwd.as_os_str().as_bytes()),
             interpreter: self.chain.get(1).map(|file| text(&file.path)),
             copy_of: self.chain.iter().find_map(|file| file.copy_of.as_deref()).map(text),
             rule: None,
@@ -140,14 +141,14 @@ impl ExecRequest {
         }
     }
 
-    /// The verb of a git command whose arguments are too long to be recorded in full.
+    /// The subcommand of a git command whose arguments are too long to be recorded in full.
     fn hidden_git_verb(&self) -> Option<String> {
         if super::length_of(&self.argv) <= super::RECORDED {
             return None;
         }
         let (argv, resolved) = self.readings().into_iter().last()?;
         let context = Context {
-            folder: Cwd::from_absolute(self.folder.as_os_str().as_bytes()),
+            cwd: Cwd::from_absolute(self.cwd.as_os_str().as_bytes()),
             environment: self.environment.clone(),
             resolved: Some(resolved),
             ..Context::default()
@@ -164,8 +165,8 @@ impl ExecRequest {
         }
     }
 
-    /// What the kernel executes: the last interpreter's file, with the arguments that `#!` lines add.
-    pub(crate) fn becomes(&self) -> (Identity, Vec<Vec<u8>>) {
+    /// What the kernel will execute: the file of the last interpreter, and argv with the arguments that `#!` lines add.
+    pub(crate) fn expected_program(&self) -> (Identity, Vec<Vec<u8>>) {
         let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
         let mut name = self.path.clone();
         let mut identity = Identity { device: 0, inode: 0 };
@@ -183,8 +184,8 @@ impl ExecRequest {
         (identity, argv)
     }
 
-    /// Every command this exec can be read as: the file as called, and each interpreter with its script. All must be
-    /// allowed.
+    /// Every command that this exec stands for, as (argv, program): the file as called, and each interpreter with its
+    /// script. The policy must allow all of them.
     fn readings(&self) -> Vec<(Vec<Vec<u8>>, Vec<u8>)> {
         let mut readings = Vec::new();
         let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
@@ -212,8 +213,9 @@ impl ExecRequest {
     }
 }
 
-/// Every way to read an environment. If a variable occurs twice, most programs use the first, others the last.
-fn readings_of_environment(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
+/// The environments that programs may see. If a variable occurs twice, most programs use its first value, others the
+/// last.
+fn possible_environments(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = HashSet::new();
     let has_duplicates = !environment.iter().all(|(name, _)| names.insert(name));
     let mut readings = vec![environment.to_vec()];
@@ -236,159 +238,166 @@ fn ancestors(pid: i32) -> Vec<String> {
 }
 
 impl Supervisor {
-    /// Handles an exec notification; `None` if the reply follows later or is no longer needed.
+    /// Handles an exec notification. Returns `None` if the reply follows later or is no longer needed.
     pub(crate) fn exec(&mut self, notification: &Notification) -> Option<Reply> {
-        self.busy();
-        let start = match self.read_start(notification) {
-            Ok(start) => start,
+        self.note_activity();
+        let exec_request = match self.read_exec_request(notification) {
+            Ok(exec_request) => exec_request,
             // The caller was killed meanwhile. This is not a denial.
             Err(_) if !self.is_waiting(notification) => return None,
             // The kernel would fail the same way: no such file, a directory, a symlink loop, too many arguments.
-            Err(error) => return Some(self.failed_start(notification, &error)),
+            Err(error) => return Some(self.exec_error_reply(notification, &error)),
         };
-        let span = tracing::debug_span!("exec", pid = notification.tid, program = %start.program_path());
+        let span =
+            tracing::debug_span!("exec", pid = notification.tid, program = %exec_request.program_path());
         let _span = span.entered();
         if !self.is_waiting(notification) {
             return None;
         }
-        if !self.holds() {
+        if !self.sandbox_holds() {
             return Some(Reply::Error(libc::EPERM));
         }
-        if self.is_too_early(&start) {
-            self.waiting_starts.push(*notification);
+        if self.must_wait_for_resource(&exec_request) {
+            self.execs_waiting_for_resource.push(*notification);
             return None;
         }
         if is_check(notification) {
-            return Some(self.check_start(notification, &start));
+            return Some(self.handle_exec_check(notification, &exec_request));
         }
-        if start.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
-            // The shim's own exec of the real program is judged next.
-            return self.admit(notification, &start);
+        if exec_request.chain.first().is_some_and(|file| Some(file.identity) == self.shim) {
+            // The shim will exec the real program, and that exec is judged.
+            return self.allow_exec(notification, &exec_request);
         }
-        let key = self.cache.key(&start);
+        let key = self.cache.key(&exec_request);
         if self.cache.allowed.contains(&key) {
-            return self.admit(notification, &start);
+            return self.allow_exec(notification, &exec_request);
         }
-        let (verdict, depends_on_repository) = self.judge_start(&start);
+        let (verdict, depends_on_repository) = self.judge_exec(&exec_request);
         match verdict.action() {
             // Not cached: the same arguments may refer to another repository next time. It is also verified at the
             // exec stop.
-            Action::Allow if depends_on_repository => self.admit_checked(notification, &start, true),
+            Action::Allow if depends_on_repository => {
+                self.allow_exec_and_verify(notification, &exec_request, true)
+            }
             Action::Allow => {
-                if self.cache.allowed.len() >= MOST_CACHED {
+                if self.cache.allowed.len() >= MAX_CACHED {
                     self.cache.allowed.clear();
                 }
                 self.cache.allowed.insert(key);
-                self.admit(notification, &start)
+                self.allow_exec(notification, &exec_request)
             }
-            Action::Deny => Some(self.deny_start(notification, &start, &verdict)),
-            Action::Ask if self.always.contains(&verdict.cause.rule) => self.admit(notification, &start),
+            Action::Deny => Some(self.deny_exec(notification, &exec_request, &verdict)),
+            Action::Ask if self.always_allowed_rules.contains(&verdict.cause.rule) => {
+                self.allow_exec(notification, &exec_request)
+            }
             // After a denial a shell tries the next PATH directory: do not ask the user again.
             Action::Ask
                 if self
-                    .last_no
+                    .last_user_denial
                     .as_ref()
-                    .is_some_and(|(tid, argv)| *tid == notification.tid && *argv == start.argv) =>
+                    .is_some_and(|(tid, argv)| *tid == notification.tid && *argv == exec_request.argv) =>
             {
-                Some(self.deny_start(notification, &start, &verdict))
+                Some(self.deny_exec(notification, &exec_request, &verdict))
             }
-            Action::Ask => self.ask(Pending { notification: *notification, start, verdict }),
+            Action::Ask => self.ask(Pending { notification: *notification, exec_request, verdict }),
         }
     }
 
-    /// Handles `AT_EXECVE_CHECK`, which asks whether a file could be executed. Nothing starts, so no exec is
-    /// recorded. A verdict of `ask` is a denial here.
-    fn check_start(&mut self, notification: &Notification, start: &ExecRequest) -> Reply {
-        let (verdict, _) = self.judge_start(start);
+    /// Handles `AT_EXECVE_CHECK`, with which a program asks whether it could execute a file. Nothing starts, so no exec
+    /// is recorded. An `ask` verdict is a denial here.
+    fn handle_exec_check(&mut self, notification: &Notification, exec_request: &ExecRequest) -> Reply {
+        let (verdict, _) = self.judge_exec(exec_request);
         match verdict.action() {
             // Safe to continue: the flag is in a register of the blocked caller, so the check cannot turn into an
             // exec.
             Action::Allow => Reply::Continue,
-            Action::Ask | Action::Deny => self.deny_start(notification, start, &verdict),
+            Action::Ask | Action::Deny => self.deny_exec(notification, exec_request, &verdict),
         }
     }
 
-    /// Whether an exec needs a lazy resource that is not ready. The first program that uses one triggers its
-    /// creation.
-    fn is_too_early(&mut self, start: &ExecRequest) -> bool {
-        if self.setting.belated.is_empty() {
+    /// Whether an exec must wait for a lazy resource that is not ready. Starts the creation of a resource at the first
+    /// exec that needs it.
+    fn must_wait_for_resource(&mut self, exec_request: &ExecRequest) -> bool {
+        if self.config.lazy_resources.is_empty() {
             return false;
         }
-        let files = start.chain.iter().map(|file| file.path.as_slice());
-        let words = start.argv.iter().take(WORDS_WITH_NAMES).map(Vec::as_slice);
+        let files = exec_request.chain.iter().map(|file| file.path.as_slice());
+        let words = exec_request.argv.iter().take(MAX_NAMING_ARGUMENTS).map(Vec::as_slice);
         let names = files.chain(words).map(|path| path.rsplit(|&byte| byte == b'/').next().unwrap_or(path));
-        let is_used = |belated: &LazyResource| {
-            names.clone().any(|name| belated.users.iter().any(|user| name.starts_with(user.as_bytes())))
+        let is_used = |resource: &LazyResource| {
+            names.clone().any(|name| resource.users.iter().any(|user| name.starts_with(user.as_bytes())))
         };
-        let used: Vec<usize> =
-            (0..self.setting.belated.len()).filter(|&index| is_used(&self.setting.belated[index])).collect();
+        let used: Vec<usize> = (0..self.config.lazy_resources.len())
+            .filter(|&index| is_used(&self.config.lazy_resources[index]))
+            .collect();
         for &index in &used {
-            let Some(make) = self.setting.belated[index].make.take() else { continue };
-            let (sender, wake) = self.later();
+            let Some(make) = self.config.lazy_resources[index].make.take() else { continue };
+            let (sender, wake) = self.async_reply_sender();
             let work = move || {
                 make();
-                let _ = sender.send(AsyncReply { id: 0, result: AsyncResult::Made(index) });
+                let _ = sender.send(AsyncReply { id: 0, result: AsyncResult::ResourceReady(index) });
                 let _ = wake.write(1);
             };
             // If no thread can be created, the resource is never made and programs run without it.
             if std::thread::Builder::new().name("caches".to_string()).spawn(work).is_ok() {
-                self.making.push(index);
+                self.resources_in_progress.push(index);
             }
         }
-        used.iter().any(|index| self.making.contains(index))
+        used.iter().any(|index| self.resources_in_progress.contains(index))
     }
 
-    fn failed_start(&mut self, notification: &Notification, error: &io::Error) -> Reply {
+    fn exec_error_reply(&mut self, notification: &Notification, error: &io::Error) -> Reply {
         let errno = error.raw_os_error().unwrap_or(libc::EACCES);
         // If the process itself cannot be read, the request cannot be judged. The same holds for links through
         // `/proc` (ELOOP, EXDEV), whose meaning depends on the process that follows them.
         if matches!(errno, libc::EPERM | libc::ESRCH | libc::EFAULT | libc::ELOOP | libc::EXDEV) {
-            self.refuse(
+            self.record_denial_by_sandbox(
                 EventType::DenyExec,
                 notification.tid,
-                "a program start that cannot be read",
+                "exec with unreadable arguments",
                 "sandbox.unreadable",
-                "What cannot be looked at is not started.",
+                "guard cannot read the arguments or the path of this exec, so it cannot judge the program.",
             );
             return Reply::Error(libc::EACCES);
         }
         Reply::Error(errno)
     }
 
-    fn read_start(&mut self, notification: &Notification) -> io::Result<ExecRequest> {
+    fn read_exec_request(&mut self, notification: &Notification) -> io::Result<ExecRequest> {
         let tid = notification.tid;
         let [a, b, c, d, e, _] = notification.arguments;
         let is_at = i64::from(notification.number) == libc::SYS_execveat;
         let (path, argv, environment) = if is_at { (b, c, d) } else { (a, b, c) };
-        self.remote.attach(tid);
-        self.setting.repositories.meet(tid);
-        let limit = self.setting.policy.command_limits().bytes;
+        self.process_memory.attach(tid);
+        self.config.repositories.set_root_from(tid);
+        let limit = self.config.policy.command_limits().bytes;
         // Fetch all three pages in one call, then what they point to.
-        self.remote.fetch([path, argv, environment].into_iter().filter(|&address| address != 0))?;
-        let path = self.remote.string(path, LONGEST_PATH)?;
+        self.process_memory.fetch([path, argv, environment].into_iter().filter(|&address| address != 0))?;
+        let path = self.process_memory.string(path, LONGEST_PATH)?;
         let Arguments { argv, environment } =
-            self.remote.arguments(argv, environment, limit, protocol::is_relevant)?;
+            self.process_memory.arguments(argv, environment, limit, protocol::is_relevant)?;
         if path == CANARY_PROGRAM.as_bytes() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
-        let folder = folder_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        let cwd = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
         let chain = if is_at && path.is_empty() && e as i32 & libc::AT_EMPTY_PATH != 0 {
-            self.identities.executed_descriptor(tid, &folder, a as i32)?
+            self.identities.resolve_exec_descriptor(tid, &cwd, a as i32)?
         } else if is_at && a as i32 != libc::AT_FDCWD && path.first() != Some(&b'/') {
             let base = std::fs::read_link(format!("/proc/{tid}/fd/{}", a as i32))?;
-            self.identities.executed(tid, &base, &path)?
+            self.identities.resolve_exec(tid, &base, &path)?
         } else {
-            self.identities.executed(tid, &folder, &path)?
+            self.identities.resolve_exec(tid, &cwd, &path)?
         };
-        let loaded = self.loaded(tid, &folder, &chain, &argv);
-        Ok(ExecRequest { path, argv, environment, folder, chain, loaded })
+        let loaded = self.loaded(tid, &cwd, &chain, &argv);
+        Ok(ExecRequest { path, argv, environment, cwd, chain, loaded })
     }
 
-    /// The dynamic loader runs any file it is given. Returns which of its arguments are copies of known programs.
+    /// The dynamic loader runs any file it is given. If the program is the loader, returns which of its arguments are
+    /// copies of known programs, as (index, path of the original).
     pub(crate) fn loaded(
         &mut self,
         tid: i32,
-        folder: &Path,
+        cwd: &Path,
         chain: &[Executable],
         argv: &[Vec<u8>],
     ) -> Vec<(usize, Vec<u8>)> {
@@ -398,42 +407,43 @@ impl Supervisor {
             return Vec::new();
         }
         let words = argv.iter().enumerate().skip(1).take(MOST_WORDS);
-        words.filter_map(|(at, word)| Some((at, self.identities.copied(tid, folder, word)?))).collect()
+        words.filter_map(|(at, word)| Some((at, self.identities.original_of_copy(tid, cwd, word)?))).collect()
     }
 
-    /// Judges an exec. The flag says whether the verdict depends on the current state of a repository.
-    pub(crate) fn judge_start(&self, start: &ExecRequest) -> (Verdict, bool) {
+    /// Judges an exec. The flag in the result says whether the verdict depends on the current state of a repository.
+    pub(crate) fn judge_exec(&self, exec_request: &ExecRequest) -> (Verdict, bool) {
         let mut worst: Option<Verdict> = None;
         let mut depends_on_repository = false;
-        for (argv, resolved) in start.readings() {
-            for environment in readings_of_environment(&start.environment) {
+        for (argv, resolved) in exec_request.readings() {
+            for environment in possible_environments(&exec_request.environment) {
                 let context = Context {
-                    folder: Cwd::from_absolute(start.folder.as_os_str().as_bytes()),
+                    cwd: Cwd::from_absolute(exec_request.cwd.as_os_str().as_bytes()),
                     environment,
                     resolved: Some(resolved.clone()),
-                    ..self.setting.context.clone()
+                    ..self.config.context.clone()
                 };
                 let request = Request::Argv(argv.clone());
-                let judged = self.setting.repositories.judge(&self.setting.policy, &request, &context);
+                let judged = self.config.repositories.judge(&self.config.policy, &request, &context);
                 depends_on_repository |= judged.depends_on_repository;
-                let verdict = self.with_place_hint(judged.verdict, &judged.analysis);
+                let verdict = self.with_temporary_directory_hint(judged.verdict, &judged.analysis);
                 if worst.as_ref().is_none_or(|known| verdict.action() > known.action()) {
                     worst = Some(verdict);
                 }
             }
         }
-        (worst.unwrap_or_else(|| Verdict::bad_question("no program")), depends_on_repository)
+        (worst.unwrap_or_else(|| Verdict::invalid_request("no program")), depends_on_repository)
     }
 
-    /// Without its own mounts a run cannot write to `/tmp`: deny such a command early, with a hint.
-    fn with_place_hint(&self, verdict: Verdict, analysis: &Analysis) -> Verdict {
-        if self.setting.has_view || verdict.action() != Action::Allow {
+    /// A run without a mount namespace cannot write to `/tmp`. Replaces the verdict of a command that would try by a
+    /// denial with a hint.
+    fn with_temporary_directory_hint(&self, verdict: Verdict, analysis: &Analysis) -> Verdict {
+        if self.config.has_mount_namespace || verdict.action() != Action::Allow {
             return verdict;
         }
         let usual = [Path::new("/tmp"), Path::new("/var/tmp"), Path::new("/dev/shm")];
         let is_foreign = |path: &Path| {
             usual.iter().any(|place| path.starts_with(place))
-                && !super::event_loop::is_below(path, &self.setting.writable)
+                && !super::event_loop::is_below(path, &self.config.writable)
         };
         let writes = analysis.intents.iter().enumerate().find_map(|(index, intent)| {
             let path = intent.paths.iter().find(|used| {
@@ -443,34 +453,34 @@ impl Supervisor {
         });
         match writes {
             None => verdict,
-            Some((index, path)) => Verdict::outside_temporary_folder(analysis, index, &text(&path.path)),
+            Some((index, path)) => Verdict::denied_shared_tmp_write(analysis, index, &text(&path.path)),
         }
     }
 
-    /// Allows an exec and watches it until its exec stop.
-    fn admit(&mut self, notification: &Notification, start: &ExecRequest) -> Option<Reply> {
-        self.admit_checked(notification, start, false)
+    /// Allows an exec, and traces it until its exec stop if execs are verified.
+    fn allow_exec(&mut self, notification: &Notification, exec_request: &ExecRequest) -> Option<Reply> {
+        self.allow_exec_and_verify(notification, exec_request, false)
     }
 
-    /// Like [`Self::admit`]. With `judge_again` the verdict is repeated at the exec stop even if nothing changed.
-    fn admit_checked(
+    /// Like [`Self::allow_exec`]. With `judge_again` the exec is judged again at the exec stop even if nothing changed.
+    fn allow_exec_and_verify(
         &mut self,
         notification: &Notification,
-        start: &ExecRequest,
+        exec_request: &ExecRequest,
         judge_again: bool,
     ) -> Option<Reply> {
         tracing::debug!("allowed");
-        if self.setting.verify {
+        if self.config.verify {
             if ptrace::watch_exec(notification.tid).is_err() {
                 if !self.is_waiting(notification) {
                     return None;
                 }
-                self.refuse(
+                self.record_denial_by_sandbox(
                     EventType::DenyExec,
                     notification.tid,
-                    "a program start that cannot be verified",
+                    "exec that cannot be verified",
                     "sandbox.unverified",
-                    "What cannot be watched is not started.",
+                    "guard cannot trace the process (ptrace), so it cannot verify which program starts.",
                 );
                 return Some(Reply::Error(libc::EACCES));
             }
@@ -478,51 +488,59 @@ impl Supervisor {
             // The thread stops when the exec succeeds or fails, and continues only after this thread has checked it.
             // Prepare the record now; write it once the outcome is known.
             self.reply(notification.id, Reply::Continue);
-            let record = Prepared::new(start.line(), &start.data(notification.tid, None));
+            let record = Prepared::new(exec_request.line(), &exec_request.data(notification.tid, None));
             self.expected
-                .push((notification.tid, Expected::of(start, &self.identities, judge_again, record)));
+                .push((notification.tid, Expected::of(exec_request, &self.identities, judge_again, record)));
             return None;
         }
         self.counts.starts += 1;
         // Without the exec stop it is unknown whether the program really starts.
-        self.setting.recorder.record(
+        self.config.recorder.record(
             EventType::ExecAllowed,
-            &line(&start.argv),
-            &start.data(notification.tid, None),
+            &line(&exec_request.argv),
+            &exec_request.data(notification.tid, None),
         );
         Some(Reply::Continue)
     }
 
-    fn deny_start(&mut self, notification: &Notification, start: &ExecRequest, verdict: &Verdict) -> Reply {
-        self.record_denial(notification.tid, start, verdict);
+    fn deny_exec(
+        &mut self,
+        notification: &Notification,
+        exec_request: &ExecRequest,
+        verdict: &Verdict,
+    ) -> Reply {
+        self.record_denial(notification.tid, exec_request, verdict);
         // Write the reason to stderr before returning the errno. Write it once, although a shell tries several PATH
         // directories.
-        let told = (notification.tid, verdict.refusal_line());
-        if self.last_told.as_ref() != Some(&told) && !self.asks_itself(notification.tid, start) {
-            if let Ok(thread) = self.thread(notification) {
-                stderr_notice::tell(&thread, &told.1);
+        let notice = (notification.tid, verdict.refusal_line());
+        if self.last_notice.as_ref() != Some(&notice)
+            && !self.is_shim_asking_for_reason(notification.tid, exec_request)
+        {
+            if let Ok(thread) = self.thread_pidfd(notification) {
+                stderr_notice::write_notice(&thread, &notice.1);
             }
-            self.last_told = Some(told);
+            self.last_notice = Some(notice);
         }
         Reply::Error(libc::EACCES)
     }
 
-    /// Whether a thread is a shim that will ask for the reason itself and get one.
-    fn asks_itself(&self, tid: i32, start: &ExecRequest) -> bool {
-        let is_shim = || executable_identity::of_file(Path::new(&format!("/proc/{tid}/exe"))) == self.shim;
+    /// Whether a thread runs a shim, which will ask for the reason itself, and whether the answer will be a denial.
+    fn is_shim_asking_for_reason(&self, tid: i32, exec_request: &ExecRequest) -> bool {
+        let is_shim =
+            || executable_identity::identity_of(Path::new(&format!("/proc/{tid}/exe"))) == self.shim;
         if self.shim.is_none() || !is_shim() {
             return false;
         }
         let question = Question {
-            argv: start.argv.clone(),
-            folder: start.folder.as_os_str().as_bytes().to_vec(),
-            environment: start.environment.clone(),
+            argv: exec_request.argv.clone(),
+            directory: exec_request.cwd.as_os_str().as_bytes().to_vec(),
+            environment: exec_request.environment.clone(),
         };
-        let SupervisorConfig { policy, context, repositories, .. } = &self.setting;
+        let SupervisorConfig { policy, context, repositories, .. } = &self.config;
         matches!(super::answer(policy, context, Some(repositories), &question), Answer::Deny(_))
     }
 
-    pub(crate) fn record_denial(&mut self, pid: i32, start: &ExecRequest, verdict: &Verdict) {
+    pub(crate) fn record_denial(&mut self, pid: i32, exec_request: &ExecRequest, verdict: &Verdict) {
         tracing::debug!(rule = %verdict.cause.rule, "refused");
         self.counts.refusals += 1;
         let data = ExecData {
@@ -530,74 +548,75 @@ impl Supervisor {
             rule: Some(&verdict.cause.rule),
             reason: Some(&verdict.cause.reason),
             instead: Some(&verdict.cause.instead),
-            ..start.data(pid, Some(verdict))
+            ..exec_request.data(pid, Some(verdict))
         };
-        self.setting.recorder.record(EventType::DenyExec, &verdict.refusal_line(), &data);
+        self.config.recorder.record(EventType::DenyExec, &verdict.refusal_line(), &data);
     }
 
     /// Asks the user on a separate thread, one question at a time.
     fn ask(&mut self, pending: Pending) -> Option<Reply> {
-        let Some(mut asker) = self.setting.asker.take() else {
-            if self.is_asking() {
-                self.waiting_asks.push(pending);
+        let Some(mut asker) = self.config.asker.take() else {
+            if self.is_asking {
+                self.execs_waiting_for_user.push(pending);
                 return None;
             }
-            let Pending { notification, start, verdict } = pending;
-            return Some(self.deny_start(&notification, &start, &verdict));
+            let Pending { notification, exec_request, verdict } = pending;
+            return Some(self.deny_exec(&notification, &exec_request, &verdict));
         };
-        self.asking = true;
-        let (sender, wake) = self.later();
+        self.is_asking = true;
+        let (sender, wake) = self.async_reply_sender();
         let work = move || {
             let choice = asker.ask(&pending.verdict);
             let id = pending.notification.id;
-            let result = AsyncResult::Chosen(Box::new(pending), choice, Some(asker));
+            let result = AsyncResult::UserAnswered(Box::new(pending), choice, Some(asker));
             let _ = sender.send(AsyncReply { id, result });
             let _ = wake.write(1);
         };
         if std::thread::Builder::new().name("ask".to_string()).spawn(work).is_err() {
-            self.asking = false;
+            self.is_asking = false;
         }
         None
     }
 
-    fn is_asking(&self) -> bool {
-        self.asking
-    }
-
-    /// Handles the user's answer.
-    pub(crate) fn chosen(&mut self, pending: Pending, choice: Choice, asker: Option<Box<dyn Ask>>) {
-        self.setting.asker = asker;
-        self.asking = false;
-        let Pending { notification, start, verdict } = pending;
-        let said = match choice {
+    /// Handles the user's answer about an exec, and then the execs that waited for it.
+    pub(crate) fn handle_user_answer(
+        &mut self,
+        pending: Pending,
+        choice: Choice,
+        asker: Option<Box<dyn Ask>>,
+    ) {
+        self.config.asker = asker;
+        self.is_asking = false;
+        let Pending { notification, exec_request, verdict } = pending;
+        let answer = match choice {
             Choice::Once => "once",
             Choice::Always => "always",
             Choice::Deny => "no",
         };
-        let data = serde_json::json!({ "answer": said, "rule": verdict.cause.rule });
-        self.setting.recorder.record(
+        let data = serde_json::json!({ "answer": answer, "rule": verdict.cause.rule });
+        self.config.recorder.record(
             EventType::Answer,
-            &format!("a person said {said}: {}", line(&start.argv)),
+            &format!("the user answered {answer}: {}", line(&exec_request.argv)),
             &data,
         );
         let reply = match choice {
             Choice::Deny => {
-                self.last_no = Some((notification.tid, start.argv.clone()));
-                Some(self.deny_start(&notification, &start, &verdict))
+                self.last_user_denial = Some((notification.tid, exec_request.argv.clone()));
+                Some(self.deny_exec(&notification, &exec_request, &verdict))
             }
             Choice::Always => {
-                self.always.push(verdict.cause.rule.clone());
-                self.admit(&notification, &start)
+                self.always_allowed_rules.push(verdict.cause.rule.clone());
+                self.allow_exec(&notification, &exec_request)
             }
-            Choice::Once => self.admit(&notification, &start),
+            Choice::Once => self.allow_exec(&notification, &exec_request),
         };
         if let Some(reply) = reply {
             self.reply(notification.id, reply);
         }
-        for waiting in std::mem::take(&mut self.waiting_asks) {
+        for waiting in std::mem::take(&mut self.execs_waiting_for_user) {
             let id = waiting.notification.id;
-            let reply = if self.always.contains(&waiting.verdict.cause.rule) {
-                self.admit(&waiting.notification, &waiting.start)
+            let reply = if self.always_allowed_rules.contains(&waiting.verdict.cause.rule) {
+                self.allow_exec(&waiting.notification, &waiting.exec_request)
             } else {
                 self.ask(waiting)
             };
@@ -608,7 +627,7 @@ impl Supervisor {
     }
 }
 
-/// Whether an exec only checks if a file could be executed.
+/// Whether an exec is an `AT_EXECVE_CHECK`, which starts nothing.
 fn is_check(notification: &Notification) -> bool {
     /// Added in Linux 6.14; older kernels reject it.
     const AT_EXECVE_CHECK: i32 = 0x10000;
@@ -616,11 +635,11 @@ fn is_check(notification: &Notification) -> bool {
     i64::from(notification.number) == libc::SYS_execveat && flags as i32 & AT_EXECVE_CHECK != 0
 }
 
-/// A command as one line. Of a very long one, only the beginning and the end.
+/// A command as one line for the transcript. Of a very long one only the beginning and the end.
 pub(crate) fn line(argv: &[Vec<u8>]) -> String {
     const LONGEST: usize = 400;
     let mut line = String::new();
-    for word in super::recorded_words(argv, LONGEST) {
+    for word in super::recorded_argv(argv, LONGEST) {
         if !line.is_empty() {
             line.push(' ');
         }

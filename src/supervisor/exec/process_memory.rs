@@ -1,8 +1,8 @@
-//! Reads strings and string arrays from the memory of a process that waits for the supervisor's reply.
+//! Reads strings and string arrays from the memory of a process that is blocked until the supervisor replies.
 //!
 //! The module fetches whole pages, many per system call, and caches them for one notification: argv and environment
-//! of a typical program fit in a handful. Everything is copied once, so a later change by the process has no effect.
-//! The buffers live as long as the supervisor, so a notification allocates little. Every length is bounded: the
+//! of a typical program fit in a few. Every page is copied once, so a later change by the process has no effect. The
+//! buffers live as long as the supervisor, so a notification allocates little. Every length is bounded, because the
 //! pointers come from the agent.
 
 use std::io;
@@ -24,13 +24,13 @@ const LONGEST_ARGV: usize = 8 << 20;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
     pub(crate) argv: Vec<Vec<u8>>,
-    /// Only the variables that affect a verdict.
+    /// The environment variables that can affect a verdict; others are left out.
     pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A cached view of a process's memory.
+/// Cached pages of a process's memory.
 #[derive(Debug, Default)]
-pub(crate) struct Remote {
+pub(crate) struct ProcessMemory {
     pid: i32,
     /// Page addresses, sorted, with their offset in `bytes`; `None` if the page could not be read.
     pages: Vec<(u64, Option<usize>)>,
@@ -44,8 +44,8 @@ fn unreadable() -> io::Error {
     io::Error::from_raw_os_error(libc::EFAULT)
 }
 
-impl Remote {
-    /// Switches to another process and drops the cached pages.
+impl ProcessMemory {
+    /// Selects the process to read from and drops all cached pages.
     pub(crate) fn attach(&mut self, pid: i32) {
         self.pid = pid;
         self.pages.clear();
@@ -58,8 +58,8 @@ impl Remote {
         Some(self.pages[at].1)
     }
 
-    /// Fetches the pages of these addresses that are not cached, in few calls. An unmapped page is an error only when
-    /// it is read.
+    /// Fetches the pages of these addresses that are not cached, in as few system calls as possible. An unmapped page is
+    /// an error only when it is used.
     pub(crate) fn fetch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.clear();
@@ -79,11 +79,11 @@ impl Remote {
         }
         let mut rest = wanted;
         while !rest.is_empty() {
-            let batch = &rest[..rest.len().min(memory::MOST_PLACES)];
+            let batch = &rest[..rest.len().min(memory::MAX_RANGES)];
             let start = self.bytes.len();
             self.bytes.resize(start + batch.len() * PAGE, 0);
-            let places = batch.iter().map(|&page| (page, PAGE));
-            let got = match memory::read(self.pid, places, &mut self.bytes[start..]) {
+            let ranges = batch.iter().map(|&page| (page, PAGE));
+            let got = match memory::read(self.pid, ranges, &mut self.bytes[start..]) {
                 Ok(got) => got / PAGE,
                 // The first page of the batch is not mapped.
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => 0,
@@ -193,7 +193,7 @@ impl Remote {
         Ok(Arguments { argv: self.strings(&argv, most)?, environment: self.variables(&environment, keep)? })
     }
 
-    /// Reads the same for a program at its exec stop, from the initial stack that the kernel has built.
+    /// Reads the argv and environment of a program at its exec stop from the initial stack, which the kernel has built.
     pub(crate) fn started_with(&mut self, stack: u64, keep: impl Fn(&[u8]) -> bool) -> io::Result<Arguments> {
         /// Enough for most programs.
         const USUAL_PAGES: u64 = 3;
@@ -213,7 +213,7 @@ impl Remote {
         if arguments.argv.len() as u64 == count { Ok(arguments) } else { Err(unreadable()) }
     }
 
-    /// Reads strings of at most `most` bytes together.
+    /// Reads the strings at these pointers, which together may have at most `most` bytes.
     fn strings(&mut self, pointers: &[u64], most: usize) -> io::Result<Vec<Vec<u8>>> {
         let mut left = most;
         let mut strings = Vec::with_capacity(pointers.len());

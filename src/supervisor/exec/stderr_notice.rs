@@ -11,16 +11,15 @@ use std::time::Duration;
 
 use crate::sys::process;
 
-/// Limit on writer threads. A pipe that nobody reads blocks its thread; beyond this limit notices are dropped.
+/// Limit on writer threads. A pipe without a reader blocks its thread. Beyond this limit notices are dropped.
 const MOST_THREADS: usize = 16;
-/// How long the supervisor delays the errno so that the text arrives first.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long the supervisor delays its reply to the denied call, so that the text arrives first.
+const MAX_DELAY: Duration = Duration::from_millis(50);
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Writes a line to a thread's standard error. The descriptor belongs to the agent, so the agent could write there
-/// itself. A separate thread does the write, because an unread pipe must not block the supervisor.
-pub(crate) fn tell(thread: &OwnedFd, line: &str) {
+/// Writes a line to the standard error of a thread of the run.
+pub(crate) fn write_notice(thread: &OwnedFd, line: &str) {
     let Ok(stderr) = process::descriptor_of(thread.as_fd(), 2) else { return };
     if THREADS.fetch_add(1, Ordering::AcqRel) >= MOST_THREADS {
         THREADS.fetch_sub(1, Ordering::AcqRel);
@@ -37,5 +36,5 @@ pub(crate) fn tell(thread: &OwnedFd, line: &str) {
         THREADS.fetch_sub(1, Ordering::AcqRel);
         return;
     }
-    let _ = wait.recv_timeout(PATIENCE);
+    let _ = wait.recv_timeout(MAX_DELAY);
 }

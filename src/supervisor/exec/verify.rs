@@ -1,8 +1,9 @@
 //! Checks a program a second time, at its ptrace exec stop: after the exec and before its first instruction.
 //!
-//! In goes what the supervisor allowed ([`Expected`]); the process must now be exactly that, or the new state must be
-//! allowed too. At this point the program, its arguments and its directory cannot change any more, so a race against
-//! the first check fails here. A process that differs and is not allowed, or that cannot be inspected, is killed.
+//! The supervisor compares the stopped process with what it allowed ([`Expected`]). If they differ, it judges the
+//! program that actually started. At this point the program, its arguments and its directory cannot change any more, so
+//! an agent that changed them after the first check is caught here. The supervisor kills a process that is not allowed
+//! or that it cannot inspect.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use super::executable_identity::{Executable, Identities, Identity};
 use super::process_memory::Arguments;
 use super::{ExecRequest, line};
 use crate::policy::Action;
-use crate::supervisor::event_loop::{Supervisor, folder_of};
+use crate::supervisor::event_loop::{Supervisor, cwd_of};
 use crate::supervisor::shim::protocol;
 use crate::sys::ptrace::{self, Change};
 use crate::transcript::{EventType, Prepared};
@@ -19,16 +20,16 @@ use crate::transcript::{EventType, Prepared};
 /// Largest errno value. The kernel returns errors as `-MOST_ERRNO..0`.
 const MOST_ERRNO: i64 = 4095;
 
-/// What a thread must have become when its exec is done.
+/// What a thread is expected to be after its exec.
 #[derive(Debug)]
 pub(crate) struct Expected {
     identity: Identity,
     copy_of: Option<Vec<u8>>,
-    /// The program, if it lies where the agent cannot write.
+    /// The program, if its file is where the agent cannot write.
     foreign: Option<Executable>,
     arguments: Arguments,
-    folder: PathBuf,
-    /// The verdict depends on the state of a repository, so the supervisor repeats it at the exec stop.
+    cwd: PathBuf,
+    /// Whether to judge the exec again at the exec stop, because the verdict depends on the state of a repository.
     judge_again: bool,
     /// The event to record once the program has started.
     record: Prepared,
@@ -36,36 +37,36 @@ pub(crate) struct Expected {
 
 impl Expected {
     pub(crate) fn of(
-        start: &ExecRequest,
+        exec_request: &ExecRequest,
         identities: &Identities,
         judge_again: bool,
         record: Prepared,
     ) -> Self {
-        let (identity, argv) = start.becomes();
-        let program = start.chain.last();
-        let is_foreign = |program: &&Executable| !identities.may_be_copy(&program.path);
+        let (identity, argv) = exec_request.expected_program();
+        let program = exec_request.chain.last();
+        let is_foreign = |program: &&Executable| !identities.is_agent_writable(&program.path);
         Self {
             identity,
             copy_of: program.and_then(|file| file.copy_of.clone()),
             foreign: program.filter(is_foreign).cloned(),
-            arguments: Arguments { argv, environment: start.environment.clone() },
-            folder: start.folder.clone(),
+            arguments: Arguments { argv, environment: exec_request.environment.clone() },
+            cwd: exec_request.cwd.clone(),
             judge_again,
             record,
         }
     }
 }
 
-/// What a thread has actually become when its exec is done.
+/// What a thread actually is after its exec.
 struct Actual {
     program: Executable,
     arguments: Arguments,
-    folder: PathBuf,
+    cwd: PathBuf,
 }
 
 impl Supervisor {
-    /// Handles a ptrace event: a watched thread has stopped or exited.
-    pub(crate) fn changed(&mut self, pid: i32, change: Change) {
+    /// Handles a ptrace event: a traced thread has stopped or exited.
+    pub(crate) fn handle_ptrace_event(&mut self, pid: i32, change: Change) {
         match change {
             Change::Exec(former) => {
                 let at = self.expected.iter().position(|(tid, _)| *tid == former);
@@ -83,56 +84,58 @@ impl Supervisor {
             Change::Stop(signal) => {
                 // The exec failed in the kernel. The errno is in the thread's return register.
                 let errno = ptrace::call_result(pid).ok().filter(|result| (-MOST_ERRNO..0).contains(result));
-                self.failed(pid, errno.map(|result| -result as i32));
+                self.record_failed_exec(pid, errno.map(|result| -result as i32));
                 let _ = ptrace::detach(pid, signal);
             }
-            Change::Exit => self.failed(pid, None),
+            Change::Exit => self.record_failed_exec(pid, None),
         }
     }
 
-    /// Records that an allowed exec did not happen. No `errno` means that the thread was killed first.
-    fn failed(&mut self, tid: i32, errno: Option<i32>) {
+    /// Records that an allowed exec did not happen: it failed with `errno`, or (`None`) the thread was killed first.
+    fn record_failed_exec(&mut self, tid: i32, errno: Option<i32>) {
         let Some(at) = self.expected.iter().position(|(known, _)| *known == tid) else { return };
         let (_, expected) = self.expected.swap_remove(at);
         let why = match errno {
             Some(errno) => io::Error::from_raw_os_error(errno).to_string(),
-            None => "it was killed".to_string(),
+            None => "the process was killed".to_string(),
         };
         let mut data = expected.record.data();
         if let Some(data) = data.as_object_mut() {
             data.insert("errno".to_string(), errno.into());
         }
         let message = expected.record.prefixed(&format!("did not start ({why}): "));
-        self.setting.recorder.record(EventType::ExecFailed, &message, &data);
+        self.config.recorder.record(EventType::ExecFailed, &message, &data);
     }
 
     /// Records every exec that was still in progress when the run ended.
-    pub(crate) fn give_up(&mut self) {
+    pub(crate) fn record_unfinished_execs(&mut self) {
         while let Some((tid, _)) = self.expected.first() {
-            self.failed(*tid, None);
+            self.record_failed_exec(*tid, None);
         }
     }
 
     /// Records a program that has started, before its first instruction.
-    fn started(&mut self, expected: &Expected) {
+    fn record_started_exec(&mut self, expected: &Expected) {
         self.counts.starts += 1;
-        self.setting.recorder.record_prepared(EventType::Exec, &expected.record);
+        self.config.recorder.record_prepared(EventType::Exec, &expected.record);
     }
 
-    fn look_again(&mut self, pid: i32, expected: Option<&Expected>) -> io::Result<Actual> {
-        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+    fn read_started_program(&mut self, pid: i32, expected: Option<&Expected>) -> io::Result<Actual> {
+        let no_process = || io::Error::from_raw_os_error(libc::ESRCH);
         let stack = ptrace::stack_pointer(pid)?;
-        self.remote.attach(pid);
+        self.process_memory.attach(pid);
         Ok(Actual {
-            arguments: self.remote.started_with(stack, protocol::is_relevant)?,
-            program: self.identities.running(pid, expected.and_then(|expected| expected.foreign.as_ref()))?,
-            folder: folder_of(pid).ok_or_else(gone)?,
+            arguments: self.process_memory.started_with(stack, protocol::is_relevant)?,
+            program: self
+                .identities
+                .running_program(pid, expected.and_then(|known| known.foreign.as_ref()))?,
+            cwd: cwd_of(pid).ok_or_else(no_process)?,
         })
     }
 
     /// Whether a started program is what was allowed, or something else that the policy allows too.
     fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
-        let Actual { program, arguments, folder } = match self.look_again(pid, expected) {
+        let Actual { program, arguments, cwd } = match self.read_started_program(pid, expected) {
             Ok(actual) => actual,
             // The process was killed and has left its exec stop. This is not a denial.
             Err(_)
@@ -142,12 +145,12 @@ impl Supervisor {
                 return false;
             }
             Err(_) => {
-                self.refuse(
+                self.record_denial_by_sandbox(
                     EventType::DenyExec,
                     pid,
-                    "a program that cannot be looked at",
+                    "a started program that guard cannot inspect",
                     "sandbox.unreadable",
-                    "What cannot be looked at does not run.",
+                    "guard cannot read the memory or the file of the started program, so it killed the process.",
                 );
                 return false;
             }
@@ -156,39 +159,39 @@ impl Supervisor {
             expected.identity == program.identity
                 && expected.copy_of == program.copy_of
                 && expected.arguments == arguments
-                && expected.folder == folder
+                && expected.cwd == cwd
         });
         if is_unchanged
             && let Some(expected) = expected
             && !expected.judge_again
         {
-            self.started(expected);
+            self.record_started_exec(expected);
             return true;
         }
         let Arguments { argv, environment } = arguments;
-        let loaded = self.loaded(pid, &folder, std::slice::from_ref(&program), &argv);
+        let loaded = self.loaded(pid, &cwd, std::slice::from_ref(&program), &argv);
         let path = program.path.clone();
-        let start = ExecRequest { path, environment, folder, chain: vec![program], argv, loaded };
-        let (verdict, _) = self.judge_start(&start);
+        let exec_request = ExecRequest { path, environment, cwd, chain: vec![program], argv, loaded };
+        let (verdict, _) = self.judge_exec(&exec_request);
         if verdict.action() == Action::Allow
             && is_unchanged
             && let Some(expected) = expected
         {
-            self.started(expected);
+            self.record_started_exec(expected);
             return true;
         }
         if verdict.action() == Action::Allow {
             self.counts.starts += 1;
-            let asked =
-                expected.map(|expected| expected.record.prefixed(", asked for: ")).unwrap_or_default();
-            self.setting.recorder.record(
+            let requested =
+                expected.map(|expected| expected.record.prefixed(", requested: ")).unwrap_or_default();
+            self.config.recorder.record(
                 EventType::ExecChanged,
-                &format!("became something else than it asked for: {}{asked}", line(&start.argv)),
-                &start.data(pid, None),
+                &format!("started another program than requested: {}{requested}", line(&exec_request.argv)),
+                &exec_request.data(pid, None),
             );
             return true;
         }
-        self.record_denial(pid, &start, &verdict);
+        self.record_denial(pid, &exec_request, &verdict);
         false
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   shim (inside, under the name git, sh, bash …)                 supervisor (outside)
-//!     │  exec the real program: refused; connect to the control socket │
+//!     │  exec of the real program was denied: connect to the socket    │
 //!     ├── frame: Question { argv, directory, environment } ──────────────►│ judge
-//!     │◄── frame: Answer::Deny(message)  or  Answer::Go ───────────────┤
-//!     │  print the message, or the kernel's own; exit 126              │
+//!     │◄── frame: Answer::Deny(message)  or  Answer::Allow ───────────────┤
+//!     │  print the message, or the error of the exec; exit 126         │
 //! ```
 //!
 //! A frame is `"GRD" version(1) length(4, little endian) body`. In a body, numbers are 4 bytes little endian and
@@ -19,25 +19,25 @@ use std::io::{self, Read, Write};
 pub const VERSION: u8 = 1;
 /// The largest body. The kernel limits argv and environment to about this size.
 pub const LARGEST_BODY: usize = 8 << 20;
-/// The environment variable that tells a shim the control socket's name.
+/// The environment variable with the name of the control socket.
 pub const SOCKET_VARIABLE: &str = "GUARD_CONTROL";
 
-/// Value of [`SOCKET_VARIABLE`]. No file has this path: the supervisor recognises the name when it sees a connect to
-/// it. The real path may be longer than a socket address allows.
+/// Value of [`SOCKET_VARIABLE`]. No file has this path. The supervisor recognises the name in a connect call and connects
+/// the shim to the real socket, whose path may be longer than a socket address allows.
 pub const CONTROL_NAME: &str = "/run/guard/control";
 
-/// Limit on arguments or variables; no program receives more.
+/// Limit on the items of a list; the kernel passes no more arguments or variables to a program.
 const MOST_ITEMS: usize = 1 << 18;
 
 const MAGIC: &[u8; 3] = b"GRD";
 
-/// A shim's question: may this command run, and if not, why?
+/// A shim's question: why was this command denied?
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Question {
-    /// The command as the shim was called.
+    /// The argv of the shim.
     pub argv: Vec<Vec<u8>>,
     /// The shim's current directory, absolute.
-    pub folder: Vec<u8>,
+    pub directory: Vec<u8>,
     /// The environment variables that affect the verdict ([`is_relevant`]).
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -46,12 +46,12 @@ pub struct Question {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The command is allowed.
-    Go,
+    Allow,
     /// The command is denied; the message says why and what to do instead.
     Deny(String),
 }
 
-/// Whether a variable changes what programs do. A verdict considers no others.
+/// Whether an environment variable can affect a verdict, because it changes what programs do.
 pub fn is_relevant(name: &[u8]) -> bool {
     name.starts_with(b"GIT_")
         || name.starts_with(b"LD_")
@@ -67,7 +67,7 @@ impl Question {
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let mut body = Vec::new();
         put_list(&mut body, self.argv.iter().map(Vec::as_slice));
-        put(&mut body, &self.folder);
+        put(&mut body, &self.directory);
         put_list(
             &mut body,
             self.environment.iter().flat_map(|(name, value)| [name.as_slice(), value.as_slice()]),
@@ -86,13 +86,13 @@ impl Question {
         let body = read_rest(input, length)?;
         let mut body = body.as_slice();
         let argv = take_list(&mut body)?;
-        let folder = take(&mut body)?.to_vec();
+        let directory = take(&mut body)?.to_vec();
         let flat = take_list(&mut body)?;
         if !body.is_empty() || flat.len() % 2 != 0 {
             return Err(malformed("trailing bytes"));
         }
         let environment = flat.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-        Ok(Self { argv, folder, environment })
+        Ok(Self { argv, directory, environment })
     }
 }
 
@@ -100,7 +100,7 @@ impl Answer {
     /// Writes the answer as one frame.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
-            Self::Go => write_frame(out, b"\x00"),
+            Self::Allow => write_frame(out, b"\x00"),
             Self::Deny(message) => write_frame(out, &[b"\x01".as_slice(), message.as_bytes()].concat()),
         }
     }
@@ -109,16 +109,16 @@ impl Answer {
     pub fn read(input: &mut impl Read) -> io::Result<Self> {
         let body = read_frame(input)?;
         match body.split_first() {
-            Some((0, [])) => Ok(Self::Go),
+            Some((0, [])) => Ok(Self::Allow),
             Some((1, message)) => Ok(Self::Deny(String::from_utf8_lossy(message).into_owned())),
-            _ => Err(malformed("no such answer")),
+            _ => Err(malformed("unknown kind of answer")),
         }
     }
 }
 
 fn write_frame(out: &mut impl Write, body: &[u8]) -> io::Result<()> {
     let length = u32::try_from(body.len()).ok().filter(|&length| length as usize <= LARGEST_BODY);
-    let length = length.ok_or_else(|| malformed("larger than a frame may be"))?;
+    let length = length.ok_or_else(|| malformed("the body is too large"))?;
     let mut frame = Vec::with_capacity(body.len() + 8);
     frame.extend_from_slice(MAGIC);
     frame.push(VERSION);
@@ -138,14 +138,14 @@ pub fn read_head(input: &mut impl Read) -> io::Result<usize> {
     let mut head = [0u8; 8];
     input.read_exact(&mut head)?;
     if head[..3] != *MAGIC {
-        return Err(malformed("not a frame"));
+        return Err(malformed("wrong magic bytes"));
     }
     if head[3] != VERSION {
-        return Err(malformed("another version"));
+        return Err(malformed("unsupported protocol version"));
     }
     let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
     if length > LARGEST_BODY {
-        return Err(malformed("larger than a frame may be"));
+        return Err(malformed("the body is too large"));
     }
     Ok(length)
 }
@@ -161,7 +161,7 @@ fn read_rest(input: &mut impl Read, length: usize) -> io::Result<Vec<u8>> {
 }
 
 fn put(body: &mut Vec<u8>, bytes: &[u8]) {
-    // A string longer than a frame is rejected when the frame is written.
+    // A string longer than a frame is rejected in `write_frame`.
     body.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
     body.extend_from_slice(bytes);
 }
@@ -172,7 +172,7 @@ fn put_list<'a>(body: &mut Vec<u8>, items: impl Iterator<Item = &'a [u8]> + Clon
 }
 
 fn take_number(body: &mut &[u8]) -> io::Result<usize> {
-    let (number, rest) = body.split_first_chunk::<4>().ok_or_else(|| malformed("cut short"))?;
+    let (number, rest) = body.split_first_chunk::<4>().ok_or_else(|| malformed("the body is too short"))?;
     *body = rest;
     Ok(u32::from_le_bytes(*number) as usize)
 }
@@ -180,7 +180,7 @@ fn take_number(body: &mut &[u8]) -> io::Result<usize> {
 fn take<'b>(body: &mut &'b [u8]) -> io::Result<&'b [u8]> {
     let length = take_number(body)?;
     if length > body.len() {
-        return Err(malformed("a string longer than its frame"));
+        return Err(malformed("a string is longer than the body"));
     }
     let (bytes, rest) = body.split_at(length);
     *body = rest;
@@ -192,7 +192,7 @@ fn take_list(body: &mut &[u8]) -> io::Result<Vec<Vec<u8>>> {
     // Every item has at least a length field, so the body bounds the count. `MOST_ITEMS` bounds it too, because an
     // item needs more memory here than on the wire.
     if count > body.len() / 4 || count > MOST_ITEMS {
-        return Err(malformed("more items than its frame holds"));
+        return Err(malformed("a list has too many items"));
     }
     (0..count).map(|_| take(body).map(<[u8]>::to_vec)).collect()
 }

@@ -1,8 +1,8 @@
 //! The server on the control socket, where shims ask why an exec was denied.
 //!
-//! Any process inside the sandbox can connect and send anything. An answer of `Go` grants nothing, because
-//! every exec is judged when it happens. A forged question only yields an answer; a malformed one closes the
-//! connection.
+//! Any process inside the sandbox can connect and send anything. An answer of `Allow` grants nothing, because every exec
+//! is judged when it happens. A forged question gets an answer and has no other effect. On a malformed one the server
+//! closes the connection.
 
 use std::io::{self, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,92 +19,94 @@ use crate::supervisor::{Repositories, answer};
 use crate::transcript::{EventType, Recorder};
 
 /// Time limit for reading one question.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Questions answered at once; further ones wait in the accept queue.
-const MOST_AT_ONCE: usize = 64;
-/// Idle threads to keep.
-const SPARE: usize = 2;
-/// Questions larger than this are read one at a time.
-const LARGE: usize = 64 << 10;
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit on worker threads; further connections wait in the accept queue.
+const MAX_WORKERS: usize = 64;
+/// A worker exits if this many others are idle.
+const SPARE_WORKERS: usize = 2;
+/// Questions with more bytes than this are read one at a time, to bound the memory use.
+const LARGE_QUESTION: usize = 64 << 10;
 
-/// Inputs for answering questions.
+/// What the server needs to answer questions.
 pub struct ShimService {
     /// The policy to judge by.
     pub policy: Arc<Policy>,
-    /// Shared context of every command.
+    /// What the judgement of every command needs to know about the run.
     pub context: Context,
-    /// Distinguishes the task's repository from others.
+    /// Finds out whether a git command uses the task's repository or another one.
     pub repositories: Arc<Repositories>,
     /// Records malformed questions. Denials are recorded at the exec, not here.
     pub recorder: Recorder,
 }
 
-/// State shared by the server's threads.
+/// State that the worker threads share.
 struct ShimServer {
     listener: UnixListener,
-    answering: ShimService,
-    large: Mutex<()>,
+    service: ShimService,
+    large_question_lock: Mutex<()>,
     threads: AtomicUsize,
     waiting: AtomicUsize,
 }
 
-/// Starts the server, which runs until the process exits.
-pub fn serve(listener: UnixListener, answering: ShimService) -> io::Result<()> {
+/// Starts the first worker thread. The server runs until the process exits.
+pub fn serve(listener: UnixListener, service: ShimService) -> io::Result<()> {
     let (threads, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    attend(&Arc::new(ShimServer { listener, answering, large: Mutex::new(()), threads, waiting }))
+    let large_question_lock = Mutex::new(());
+    start_worker(&Arc::new(ShimServer { listener, service, large_question_lock, threads, waiting }))
 }
 
-/// Starts a thread that accepts and answers questions in a loop. The thread that accepts as the last idle one starts
-/// another first, so that a question waits neither for another answer nor for a thread to start.
-fn attend(desk: &Arc<ShimServer>) -> io::Result<()> {
-    desk.threads.fetch_add(1, Ordering::AcqRel);
-    let own = desk.clone();
+/// Starts a worker thread, which accepts connections and answers questions in a loop. When the last idle worker accepts
+/// a connection, it starts another worker first, so that the next question need not wait for the answer to this one.
+fn start_worker(server: &Arc<ShimServer>) -> io::Result<()> {
+    server.threads.fetch_add(1, Ordering::AcqRel);
+    let worker_server = server.clone();
     let work = move || {
         loop {
-            own.waiting.fetch_add(1, Ordering::AcqRel);
-            let accepted = own.listener.accept();
-            let was_last = own.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
+            worker_server.waiting.fetch_add(1, Ordering::AcqRel);
+            let accepted = worker_server.listener.accept();
+            let was_last = worker_server.waiting.fetch_sub(1, Ordering::AcqRel) == 1;
             let Ok((stream, _)) = accepted else {
                 // Out of descriptors: retry shortly.
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
-            if was_last && own.threads.load(Ordering::Acquire) < MOST_AT_ONCE {
+            if was_last && worker_server.threads.load(Ordering::Acquire) < MAX_WORKERS {
                 // If this fails, the next question waits until this one is answered.
-                let _ = attend(&own);
+                let _ = start_worker(&worker_server);
             }
-            let _ = converse(&own, stream);
-            if own.waiting.load(Ordering::Acquire) >= SPARE {
-                own.threads.fetch_sub(1, Ordering::AcqRel);
+            let _ = answer_question(&worker_server, stream);
+            if worker_server.waiting.load(Ordering::Acquire) >= SPARE_WORKERS {
+                worker_server.threads.fetch_sub(1, Ordering::AcqRel);
                 return;
             }
         }
     };
-    let made = std::thread::Builder::new().name("shim".to_string()).stack_size(2 << 20).spawn(work);
-    if made.is_err() {
-        desk.threads.fetch_sub(1, Ordering::AcqRel);
+    let spawned = std::thread::Builder::new().name("shim".to_string()).stack_size(2 << 20).spawn(work);
+    if spawned.is_err() {
+        server.threads.fetch_sub(1, Ordering::AcqRel);
     }
-    made.map(drop)
+    spawned.map(drop)
 }
 
-/// Binds a unix socket at a path of any length, through a descriptor of its directory.
+/// Binds a unix socket at a path. The path may be longer than a socket address allows, because the socket is bound
+/// through a descriptor of its directory.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     use std::os::fd::AsRawFd;
     let bad = || io::Error::from(io::ErrorKind::InvalidInput);
-    let folder = std::fs::File::open(path.parent().ok_or_else(bad)?)?;
+    let directory = std::fs::File::open(path.parent().ok_or_else(bad)?)?;
     let name = path.file_name().ok_or_else(bad)?;
-    UnixListener::bind(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name))
+    UnixListener::bind(Path::new(&format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
 }
 
-/// A reader with a deadline, however slowly the bytes arrive.
-struct Punctual<'s> {
+/// Reads from a stream until a deadline that holds for all reads together.
+struct DeadlineReader<'s> {
     stream: &'s UnixStream,
-    until: Instant,
+    deadline: Instant,
 }
 
-impl Read for Punctual<'_> {
+impl Read for DeadlineReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let left = self.until.saturating_duration_since(Instant::now());
+        let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -113,14 +115,15 @@ impl Read for Punctual<'_> {
     }
 }
 
-fn converse(answering: &ShimServer, mut stream: UnixStream) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut input = Punctual { stream: &stream, until: Instant::now() + PATIENCE };
+fn answer_question(server: &ShimServer, mut stream: UnixStream) -> io::Result<()> {
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let mut input = DeadlineReader { stream: &stream, deadline: Instant::now() + TIMEOUT };
     // Large questions are read one at a time, so that many of them need no more memory than one.
-    let mut alone: Option<MutexGuard<'_, ()>> = None;
+    let mut large_question_guard: Option<MutexGuard<'_, ()>> = None;
     let question = protocol::read_head(&mut input).and_then(|length| {
-        if length > LARGE {
-            alone = Some(answering.large.lock().unwrap_or_else(PoisonError::into_inner));
+        if length > LARGE_QUESTION {
+            large_question_guard =
+                Some(server.large_question_lock.lock().unwrap_or_else(PoisonError::into_inner));
         }
         Question::read_body(&mut input, length)
     });
@@ -128,15 +131,15 @@ fn converse(answering: &ShimServer, mut stream: UnixStream) -> io::Result<()> {
         Ok(question) => question,
         Err(error) => {
             let data = serde_json::json!({ "problem": error.to_string() });
-            answering.answering.recorder.record(
+            server.service.recorder.record(
                 EventType::ControlGarbage,
-                "something that is no question came to the control socket",
+                "a process of the run sent a malformed message to the shims' control socket",
                 &data,
             );
             return Err(error);
         }
     };
-    let ShimService { policy, context, repositories, .. } = &answering.answering;
+    let ShimService { policy, context, repositories, .. } = &server.service;
     let answer = answer(policy, context, Some(repositories.as_ref()), &question);
     answer.write(&mut stream)
 }

@@ -1,7 +1,7 @@
 //! Removes stale lock files and temporary objects after an interruption.
 //!
-//! git removes its locks unless it is killed. Guard removes only locks that its own calls for this workspace
-//! could have made, and only while this process holds the workspace's lock.
+//! A killed git process leaves its lock files. Guard removes only locks that its own git calls for this
+//! workspace could have created, and only while this process holds the workspace's lock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,41 +10,40 @@ use std::time::{Duration, Instant};
 use crate::workspace::run::create::Workspace;
 use crate::workspace::run::run_record::State;
 
-/// A git process that updates one ref or one index holds its lock for milliseconds.
-const OWN: Duration = Duration::from_secs(2);
-/// Other processes lock `packed-refs` too, and may hold it longer.
-const SHARED: Duration = Duration::from_secs(10);
+/// Age at which the lock of a single ref or index is stale: git holds it for milliseconds.
+const OWN_LOCK_AGE: Duration = Duration::from_secs(2);
+/// Age at which the lock of `packed-refs` is stale: other processes use it too, and may hold it longer.
+const SHARED_LOCK_AGE: Duration = Duration::from_secs(10);
 
 impl Workspace {
-    /// Removes locks that an interrupted guard or its git left behind.
+    /// Removes locks that a killed guard or its git processes left.
     pub(crate) fn remove_stale_locks(&self) {
         let record = &self.record;
-        let lock = |folder: &Path, name: &str| folder.join(format!("{name}.lock"));
+        let lock = |dir: &Path, name: &str| dir.join(format!("{name}.lock"));
         let mut own = vec![lock(&record.common_dir, &record.branch)];
         for name in ["tip", "work", "incoming"] {
-            own.push(lock(&record.common_dir, &format!("{}/{name}", self.kept_under())));
+            own.push(lock(&record.common_dir, &format!("{}/{name}", self.saved_refs_prefix())));
         }
         if !record.here && !record.admin_dir.as_os_str().is_empty() {
             own.extend(["index", "HEAD"].map(|name| lock(&record.admin_dir, name)));
         }
-        own.iter().for_each(|file| remove_when_old(file, OWN));
+        own.iter().for_each(|file| remove_when_old(file, OWN_LOCK_AGE));
         if record.state == State::Receiving {
             remove_abandoned_objects(&record.common_dir);
         }
-        // Every deletion of a ref takes this lock, also when guard undoes an `open`. In other states it may
-        // belong to another process that is still working.
+        // git takes this lock whenever it deletes a ref, also when guard undoes an `open`. In other states
+        // the lock may belong to another running process.
         let is_likely_ours = matches!(record.state, State::Receiving | State::Removing);
         let of_all = record.common_dir.join("packed-refs.lock");
         let around = record.common_dir.parent().unwrap_or(&record.common_dir);
-        if of_all.exists() && (is_likely_ours || !is_git_at_work(around)) {
-            remove_when_old(&of_all, SHARED);
+        if of_all.exists() && (is_likely_ours || !is_git_running_in(around)) {
+            remove_when_old(&of_all, SHARED_LOCK_AGE);
         }
     }
 }
 
-/// Removes objects that an interrupted receive stored but did not accept. git does so itself, except when a
-/// signal kills it, as happens when the sender dies. A receive of another process is still running, so it is
-/// recognisable.
+/// Removes objects that a killed `git receive-pack` stored but did not accept. Waits while any git process
+/// runs in the repository, because the objects may belong to that process.
 fn remove_abandoned_objects(common_dir: &Path) {
     let Ok(common_dir) = common_dir.canonicalize() else { return };
     let found = || -> Vec<PathBuf> {
@@ -53,17 +52,17 @@ fn remove_abandoned_objects(common_dir: &Path) {
             |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("tmp_objdir-incoming-");
         entries.filter(is_one).map(|entry| entry.path()).collect()
     };
-    let patience = Instant::now() + SHARED;
+    let deadline = Instant::now() + SHARED_LOCK_AGE;
     loop {
-        // List first, then look for processes: whoever created these directories is either running now or
-        // gone.
-        let folders = found();
-        if folders.is_empty() || Instant::now() > patience {
+        // List the directories before looking for processes: then a process that created one of them is
+        // either running now or dead.
+        let dirs = found();
+        if dirs.is_empty() || Instant::now() > deadline {
             return;
         }
-        if !is_git_at_work(&common_dir) {
-            for folder in folders {
-                let _ = fs::remove_dir_all(folder);
+        if !is_git_running_in(&common_dir) {
+            for dir in dirs {
+                let _ = fs::remove_dir_all(dir);
             }
             return;
         }
@@ -71,13 +70,13 @@ fn remove_abandoned_objects(common_dir: &Path) {
     }
 }
 
-/// True if a git process has its working directory here, as a receiving git does.
-fn is_git_at_work(folder: &Path) -> bool {
+/// True if a git process has its working directory at or below this one, as `git receive-pack` does.
+fn is_git_running_in(dir: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()))
         .any(|entry| {
-            let is_there = fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
+            let is_there = fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(dir));
             is_there
                 && fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| name.starts_with("git"))
         })
@@ -85,10 +84,10 @@ fn is_git_at_work(folder: &Path) -> bool {
 
 /// Waits until a lock disappears or is older than `age`, then removes it.
 fn remove_when_old(file: &PathBuf, age: Duration) {
-    let patience = Instant::now() + age + Duration::from_secs(1);
+    let deadline = Instant::now() + age + Duration::from_secs(1);
     while let Ok(data) = file.symlink_metadata() {
         let is_old = data.modified().is_ok_and(|time| time.elapsed().is_ok_and(|elapsed| elapsed > age));
-        if is_old || Instant::now() > patience {
+        if is_old || Instant::now() > deadline {
             let _ = fs::remove_file(file);
             return;
         }

@@ -1,6 +1,7 @@
 //! Finds what a run left uncommitted in its worktree.
 //!
-//! What git cannot read, or not in time, counts as work: a failed check must never pass for "nothing found".
+//! If git cannot read something, or takes too long, guard treats it as work: a failed check must never look
+//! like "no work", because guard removes worktrees without work.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,23 +12,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::workspace::git::command::{Answer, Git, GitError, Running};
+use crate::workspace::git::command::{Git, GitError, GitOutput, Running};
 use crate::workspace::git::gitfile;
 use crate::workspace::git::stderr_messages::UNREADABLE_DIRECTORY;
 use crate::workspace::run::create::Workspace;
 use crate::workspace::run::extra_files;
 use crate::workspace::{WorkspaceError, at};
 
-/// Timeout of the first `git status`, before guard looks for a file that blocks it.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of the first attempt of `git status`. After it guard looks for FIFOs that block git.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the second attempt, and of committing the work.
-pub(crate) const LONGEST: Duration = Duration::from_secs(120);
+pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum number of paths in a report.
-const MOST_PATHS: usize = 100;
+const MAX_PATHS: usize = 100;
 /// Maximum number of changed files in a report.
-const MOST_CHANGES: usize = 1_000;
-/// Maximum size of the list of files in new directories.
-const MOST_LISTED: usize = 4 << 20;
+const MAX_CHANGES: usize = 1_000;
+/// Maximum size of git's list of the files in new directories, in bytes.
+const MAX_LISTED_BYTES: usize = 4 << 20;
 
 /// How a file changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +41,8 @@ pub enum Changed {
     Deleted,
 }
 
-/// Combines the changes from a first to a second state with those from the second to a third.
+/// Combines two consecutive lists of changes: `first` leads to an intermediate state, and `then` starts from
+/// it.
 pub fn merged(
     first: impl IntoIterator<Item = (PathBuf, Changed)>,
     then: impl IntoIterator<Item = (PathBuf, Changed)>,
@@ -48,7 +50,7 @@ pub fn merged(
     let mut all: BTreeMap<PathBuf, Changed> = first.into_iter().collect();
     for (path, change) in then {
         let change = match (all.get(&path), change) {
-            // The file was committed, so it is in the branch, whatever happened to it since.
+            // The file is in a commit of the branch, whatever happened to it afterwards.
             (Some(Changed::Created), _) => Changed::Created,
             (Some(Changed::Deleted), Changed::Created) => Changed::Modified,
             (Some(Changed::Modified), Changed::Created) => Changed::Modified,
@@ -62,136 +64,138 @@ pub fn merged(
 /// A file, and how it changed.
 type Change = (PathBuf, Changed);
 
-/// The contents of a worktree that are not in its branch.
+/// The uncommitted work in a worktree.
 pub(crate) struct Work {
-    /// Paths, including directories; at most a hundred.
+    /// The paths of new and changed files; a new directory is one path. At most a hundred.
     pub(crate) uncommitted: Vec<PathBuf>,
-    /// The changed files.
+    /// The new and changed files, with new directories expanded.
     pub(crate) changes: Vec<Change>,
-    /// `changes` is complete.
+    /// True if `changes` is complete.
     pub(crate) is_all: bool,
 }
 
 impl Workspace {
-    /// Paths with uncommitted work, at most a hundred. For a worktree that was given back to the user.
+    /// The paths with uncommitted work, at most a hundred. For a worktree that guard has given back to the
+    /// user.
     pub fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
         self.copy_index()?;
-        Ok(self.look_for_work(false)?.uncommitted)
+        Ok(self.find_uncommitted(false)?.uncommitted)
     }
 
-    /// Finds uncommitted work. With `opens`, also in directories that are not accessible to their owner.
-    pub(crate) fn look_for_work(&self, opens: bool) -> Result<Work, WorkspaceError> {
+    /// Finds uncommitted work. With `opens`, first restores the owner's permissions where the agent removed
+    /// them.
+    pub(crate) fn find_uncommitted(&self, opens: bool) -> Result<Work, WorkspaceError> {
         let status = || {
-            self.patiently(|| {
+            self.run_moving_fifos(|| {
                 let git = self.worktree_git("status", false)?.env("GIT_OPTIONAL_LOCKS", "1");
                 let untracked = "--untracked-files=normal";
                 Ok(git.args(["--porcelain", "-z", untracked, "--ignore-submodules=all", "--no-renames"]))
             })
         };
         let mut answer = match status() {
-            // For example a sparse file as large as a disk, which git reads completely to see whether it
-            // changed.
+            // git reads a file completely to see whether it changed, and a sparse file can be larger than any
+            // disk.
             Err(WorkspaceError::Git(GitError::TimedOut { .. })) => {
                 let uncommitted = vec![PathBuf::from(".")];
                 return Ok(Work { uncommitted, changes: Vec::new(), is_all: false });
             }
             answer => answer?,
         };
-        if opens && !unseen(&answer.message).is_empty() {
-            gitfile::open_up(&self.record.worktree);
+        if opens && !unreadable_dirs(&answer.message).is_empty() {
+            gitfile::restore_access(&self.record.worktree);
             answer = status()?;
         }
-        // A failed check must not pass for "nothing found", or work would be removed.
+        // A failed check must not look like "no work", or guard would remove work.
         if !answer.status.success() {
             let (verb, code) = ("status".to_string(), answer.code());
             return Err(GitError::Failed { verb, code, message: answer.message }.into());
         }
         let entries: Vec<Change> = answer.output.split(|byte| *byte == 0).filter_map(entry).collect();
         let mut uncommitted: Vec<PathBuf> =
-            entries.iter().take(MOST_PATHS).map(|(path, _)| path.clone()).collect();
+            entries.iter().take(MAX_PATHS).map(|(path, _)| path.clone()).collect();
         // What git cannot read may be work.
-        let unseen = unseen(&answer.message);
-        for folder in &unseen {
-            if !uncommitted.iter().any(|path| path.starts_with(folder)) {
-                uncommitted.push(folder.clone());
+        let unseen = unreadable_dirs(&answer.message);
+        for dir in &unseen {
+            if !uncommitted.iter().any(|path| path.starts_with(dir)) {
+                uncommitted.push(dir.clone());
             }
         }
         let (changes, is_all) = self.files(entries);
         Ok(Work { uncommitted, changes, is_all: is_all && unseen.is_empty() })
     }
 
-    /// Expands new directories to their files.
+    /// Replaces new directories by the files in them. Returns the files, and whether the list is complete.
     fn files(&self, entries: Vec<Change>) -> (Vec<Change>, bool) {
-        let is_folder = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
-        let (folders, mut files): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|(path, _)| is_folder(path));
-        let mut is_all = files.len() <= MOST_CHANGES && folders.len() <= MOST_CHANGES;
-        files.truncate(MOST_CHANGES);
-        if !folders.is_empty() && files.len() < MOST_CHANGES {
-            match self.new_files(&folders) {
+        let is_dir = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
+        let (dirs, mut files): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(path, _)| is_dir(path));
+        let mut is_all = files.len() <= MAX_CHANGES && dirs.len() <= MAX_CHANGES;
+        files.truncate(MAX_CHANGES);
+        if !dirs.is_empty() && files.len() < MAX_CHANGES {
+            match self.new_files(&dirs) {
                 Ok((new, whole)) => {
                     files.extend(new);
                     is_all &= whole;
                 }
                 // The list is informational; nothing depends on it.
                 Err(_) => {
-                    files.extend(folders);
+                    files.extend(dirs);
                     is_all = false;
                 }
             }
-            is_all &= files.len() <= MOST_CHANGES;
-            files.truncate(MOST_CHANGES);
+            is_all &= files.len() <= MAX_CHANGES;
+            files.truncate(MAX_CHANGES);
         }
         (files, is_all)
     }
 
-    fn new_files(&self, folders: &[Change]) -> Result<(Vec<Change>, bool), WorkspaceError> {
+    fn new_files(&self, dirs: &[Change]) -> Result<(Vec<Change>, bool), WorkspaceError> {
         let list = self.worktree_git("ls-files", false)?.args(["--others", "--exclude-standard", "-z", "--"]);
         let list = list.env("GIT_LITERAL_PATHSPECS", "1");
-        let list = list.args(folders.iter().take(MOST_CHANGES).map(|(path, _)| path));
-        let (listed, whole) = list.limit(PATIENCE).most(MOST_LISTED).start().and_then(Running::part)?;
+        let list = list.args(dirs.iter().take(MAX_CHANGES).map(|(path, _)| path));
+        let list = list.timeout(FIRST_TIMEOUT).max_output(MAX_LISTED_BYTES);
+        let (listed, whole) = list.start().and_then(Running::read_partial)?;
         let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
         let new = listed[..end].split(|byte| *byte == 0).filter(|path| !path.is_empty());
         Ok((new.map(|path| (PathBuf::from(OsStr::from_bytes(path)), Changed::Created)).collect(), whole))
     }
 
-    /// Runs a git call that reads ignore files. An agent may have put a FIFO in place of one, on which every
-    /// git blocks forever; guard moves it away and retries.
-    pub(crate) fn patiently(
+    /// Runs a git call that reads ignore files. If it takes too long, moves FIFOs named `.git…` out of the
+    /// worktree and retries: git blocks on a FIFO that an agent created in place of an ignore file.
+    pub(crate) fn run_moving_fifos(
         &self,
         call: impl Fn() -> Result<Git, WorkspaceError>,
-    ) -> Result<Answer, WorkspaceError> {
-        match call()?.limit(PATIENCE).answer() {
+    ) -> Result<GitOutput, WorkspaceError> {
+        match call()?.timeout(FIRST_TIMEOUT).output() {
             Err(GitError::TimedOut { .. }) => {}
             answered => return Ok(answered?),
         }
-        let moved = self.move_pipes(&self.record.worktree);
-        at("look for pipes in", &self.record.worktree, moved)?;
-        Ok(call()?.limit(LONGEST).answer()?)
+        let moved = self.move_fifos(&self.record.worktree);
+        at("search for FIFOs in", &self.record.worktree, moved)?;
+        Ok(call()?.timeout(RETRY_TIMEOUT).output()?)
     }
 
-    fn move_pipes(&self, folder: &Path) -> io::Result<()> {
-        let mut folders = vec![folder.to_path_buf()];
-        while let Some(folder) = folders.pop() {
+    fn move_fifos(&self, dir: &Path) -> io::Result<()> {
+        let mut dirs = vec![dir.to_path_buf()];
+        while let Some(dir) = dirs.pop() {
             // git cannot read anything in an unreadable directory either.
-            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
                 let Ok(kind) = entry.file_type() else { continue };
                 if kind.is_dir() {
-                    folders.push(entry.path());
+                    dirs.push(entry.path());
                 } else if !kind.is_file()
                     && !kind.is_symlink()
                     && entry.file_name().as_bytes().starts_with(b".git")
                 {
-                    gitfile::take_away(&entry.path(), &self.run_folder)?;
+                    gitfile::move_foreign(&entry.path(), &self.run_folder)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// True if the uncommitted change may have been made since this moment. Only a worktree that existed
-    /// before the run can contain older work.
-    pub fn is_since(&self, path: &Path, change: Changed, since: SystemTime) -> bool {
+    /// True if the uncommitted change may be from after the time `since`. Only a worktree that existed before
+    /// the run can contain older changes.
+    pub fn may_be_since(&self, path: &Path, change: Changed, since: SystemTime) -> bool {
         if !self.record.here {
             return true;
         }
@@ -219,8 +223,8 @@ fn entry(line: &[u8]) -> Option<Change> {
     Some((PathBuf::from(OsStr::from_bytes(path)), change))
 }
 
-/// The directories that git reports as unreadable, or only partly readable.
-pub(crate) fn unseen(message: &str) -> Vec<PathBuf> {
+/// The top-level directories in which git could not read everything, according to its messages.
+pub(crate) fn unreadable_dirs(message: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for mark in UNREADABLE_DIRECTORY {
         for (at, _) in message.match_indices(mark) {
@@ -237,7 +241,7 @@ pub(crate) fn unseen(message: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::Changed::{Created, Deleted, Modified};
-    use super::{entry, merged, unseen};
+    use super::{entry, merged, unreadable_dirs};
     use std::path::{Path, PathBuf};
 
     #[test]
@@ -267,7 +271,7 @@ mod tests {
     fn folders_that_git_could_not_look_into() {
         let said =
             "warning: could not open directory 'a/b/': File name too long; warning: unable to access 'c";
-        assert_eq!(unseen(said), [Path::new("a"), Path::new("c")]);
-        assert_eq!(unseen("warning: could not open directory '../x/'"), Vec::<PathBuf>::new());
+        assert_eq!(unreadable_dirs(said), [Path::new("a"), Path::new("c")]);
+        assert_eq!(unreadable_dirs("warning: could not open directory '../x/'"), Vec::<PathBuf>::new());
     }
 }

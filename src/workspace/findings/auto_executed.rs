@@ -1,15 +1,16 @@
-//! Knows files that run without an explicit command: by git through a hook manager, an editor, a package
-//! manager, or a shell.
+//! The files that a tool runs or obeys without an explicit command: git through a hook manager, an editor, a
+//! package manager, a shell.
 
-/// What runs a file, by its path. Files that run only on request (a Makefile, a test) are not listed.
+/// The tool that runs or obeys the file at this path, and when; `None` for files that run only on request (a
+/// Makefile, a test).
 pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-    let within = |folder: &str| {
-        let folder = folder.as_bytes();
-        path.strip_prefix(folder).is_some_and(|rest| rest.starts_with(b"/"))
+    let within = |dir: &str| {
+        let dir = dir.as_bytes();
+        path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"))
             || path
-                .windows(folder.len() + 2)
-                .any(|part| part[0] == b'/' && part.ends_with(b"/") && part[1..].starts_with(folder))
+                .windows(dir.len() + 2)
+                .any(|part| part[0] == b'/' && part.ends_with(b"/") && part[1..].starts_with(dir))
     };
     for (names, runner) in NAMES {
         if names.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name)) {
@@ -18,8 +19,8 @@ pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
     }
     // All of these paths contain a component that starts with a dot; most paths do not.
     let has_dot = path.starts_with(b".") || path.windows(2).any(|part| part == b"/.");
-    for (folders, runner) in FOLDERS.iter().filter(|_| has_dot) {
-        if folders.iter().any(|folder| within(folder)) {
+    for (dirs, runner) in DIRECTORIES.iter().filter(|_| has_dot) {
+        if dirs.iter().any(|dir| within(dir)) {
             return Some(runner);
         }
     }
@@ -56,7 +57,7 @@ const NAMES: [(&[&str], &str); 8] = [
             "lint-staged.config.mjs",
             "lint-staged.config.cjs",
         ],
-        "git, through a manager of hooks",
+        "git, through a hook manager",
     ),
     (
         &[".envrc", ".mise.toml", "mise.toml", ".mise.local.toml", ".rtx.toml", ".autoenv", ".autoenv.zsh"],
@@ -81,7 +82,7 @@ const NAMES: [(&[&str], &str); 8] = [
     ),
     (
         &[".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", ".pnpmfile.mjs", "bunfig.toml"],
-        "a package manager, whatever it is asked to do",
+        "a package manager, with every command",
     ),
     (&[".mcp.json", "opencode.json"], "another agent, when it is started here"),
     (
@@ -98,11 +99,11 @@ const NAMES: [(&[&str], &str); 8] = [
     ),
     (
         &[".bazelrc", ".buckconfig", "gradle-wrapper.properties", "gradle-wrapper.jar"],
-        "a build tool, whatever it is asked to do",
+        "a build tool, with every command",
     ),
 ];
 
-const FOLDERS: [(&[&str], &str); 6] = [
+const DIRECTORIES: [(&[&str], &str); 6] = [
     (&[".husky", ".githooks", ".git-hooks", ".lefthook", ".hooks"], "git, as a hook"),
     (
         &[".vscode", ".idea", ".fleet", ".zed", ".devcontainer", ".nvim", ".vim"],
@@ -116,8 +117,8 @@ const FOLDERS: [(&[&str], &str); 6] = [
         &[".github/workflows", ".github/actions", ".circleci", ".gitea/workflows", ".forgejo/workflows"],
         "a build server, with its secrets, when the branch is pushed",
     ),
-    (&[".cargo", ".mvn", ".bundle"], "a build tool, whatever it is asked to do, also from an editor"),
-    (&[".yarn/plugins", ".yarn/releases"], "a package manager, whatever it is asked to do"),
+    (&[".cargo", ".mvn", ".bundle"], "a build tool, with every command, also from an editor"),
+    (&[".yarn/plugins", ".yarn/releases"], "a package manager, with every command"),
 ];
 
 /// Scripts that a package manager runs on installation.
@@ -133,7 +134,7 @@ const AT_INSTALL: [&str; 9] = [
     "pnpm:devPreinstall",
 ];
 
-/// The install scripts of a `package.json` that are new or changed: name and text.
+/// The install scripts and hook settings of a `package.json` that are new or changed: name and text.
 pub(crate) fn install_scripts(old: Option<&[u8]>, new: &[u8]) -> Vec<(String, String)> {
     let scripts = |text: &[u8]| -> Vec<(String, String)> {
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(text) else { return Vec::new() };

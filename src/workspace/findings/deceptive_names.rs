@@ -1,56 +1,56 @@
-//! Detects file names that mean something else elsewhere: on a case-insensitive file system, or on a
-//! terminal.
+//! Detects file names that mean another file on other file systems (case-insensitive ones, Windows), or that
+//! look like another name on a terminal.
 
 use crate::workspace::snapshot::is_deceptive;
 
-/// What is wrong with one component of a path, and why it matters.
-pub(crate) fn wrong(part: &[u8]) -> Option<(Wrong, &'static str)> {
+/// Checks one component of a path. Returns what is wrong with it, and why that matters.
+pub(crate) fn name_problem(part: &[u8]) -> Option<(NameProblem, &'static str)> {
     if is_plain(part) {
-        return is_device(part).then_some((Wrong::Clash, WINDOWS));
+        return is_device(part).then_some((NameProblem::Clash, WINDOWS));
     }
     if looks_like(part, b".git", b"git~1") {
         return Some((
-            Wrong::Clash,
-            "on some systems this is `.git`, and what is in it is a repository's own configuration and hooks",
+            NameProblem::Clash,
+            "on some systems this is `.git`, and its files become the repository's configuration and hooks",
         ));
     }
     for (name, short) in SPECIAL {
         if part != name && looks_like(part, name, short) {
             return Some((
-                Wrong::Clash,
+                NameProblem::Clash,
                 "on some systems this is a file that git obeys (`.gitmodules`, `.gitattributes`, `.gitignore`)",
             ));
         }
     }
     if part.iter().any(u8::is_ascii_control) {
         return Some((
-            Wrong::Deceptive,
-            "control characters make a terminal show another name, or do something",
+            NameProblem::Deceptive,
+            "control characters can make a terminal show another name or execute commands",
         ));
     }
     if let Ok(text) = std::str::from_utf8(part)
         && text.chars().any(is_deceptive)
     {
         return Some((
-            Wrong::Deceptive,
-            "characters that cannot be seen, or that turn the direction of text, make it look like another name",
+            NameProblem::Deceptive,
+            "invisible characters, or characters that change the text direction, hide the real name",
         ));
     }
     if part.contains(&b'\\') || part.contains(&b':') {
         return Some((
-            Wrong::Clash,
-            "on Windows this is a path of several directories, another drive, or a hidden stream of a file",
+            NameProblem::Clash,
+            "on Windows this is a path with directories, a drive, or an alternate stream of a file",
         ));
     }
     if part.ends_with(b".") && part != b"." && part != b".." || part.ends_with(b" ") || is_device(part) {
-        return Some((Wrong::Clash, WINDOWS));
+        return Some((NameProblem::Clash, WINDOWS));
     }
     None
 }
 
 const WINDOWS: &str = "on Windows this is another file, or a device";
 
-/// The fast path for most names: only characters that mean the same everywhere.
+/// True for names of harmless ASCII characters only: a fast path for most names.
 fn is_plain(part: &[u8]) -> bool {
     part.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
         && !part.starts_with(b".")
@@ -59,10 +59,10 @@ fn is_plain(part: &[u8]) -> bool {
 
 /// The two ways a name can mislead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wrong {
-    /// It is the same as another name on some file system.
+pub(crate) enum NameProblem {
+    /// The name means another file on some file system.
     Clash,
-    /// It looks like another name.
+    /// The name looks like another name.
     Deceptive,
 }
 
@@ -105,7 +105,7 @@ fn is_device(part: &[u8]) -> bool {
     }
 }
 
-/// Folds a path as a case-insensitive file system does.
+/// Converts a path to lower case without invisible characters, as case-insensitive file systems compare it.
 pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
     if path.is_ascii() {
         return path.to_ascii_lowercase();
@@ -121,26 +121,28 @@ pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Why a symbolic link points out of the tree; `None` if it cannot.
+/// Why a symbolic link may point out of the worktree; `None` if it cannot.
 ///
-/// Works on names alone, because the links of a commit need not exist on disk. That is enough, because all
-/// links are checked: a target that starts with no more `..` than there are directories above the link, and
-/// continues with names only, stays inside as long as every link on its path does. A `..` after a name is
-/// reported, because that name may be a link to anywhere higher up.
-pub(crate) fn leaves(path: &[u8], target: &[u8]) -> Option<&'static str> {
+/// Compares names without reading the disk, because the links of a commit need not exist there. That is
+/// enough, because guard checks all links: a target that starts with no more `..` than there are directories
+/// above the link, and continues with names only, stays inside as long as every link on its path does. A `..`
+/// after a name is reported, because that name may be a link to a directory higher up.
+pub(crate) fn escape_reason(path: &[u8], target: &[u8]) -> Option<&'static str> {
     if target.starts_with(b"/") {
-        return Some("it is absolute");
+        return Some("its target is an absolute path");
     }
     let mut left = path.iter().filter(|byte| **byte == b'/').count();
     let mut named = false;
     for part in target.split(|byte| *byte == b'/') {
         match part {
             b"" | b"." => {}
-            b".." if named => return Some("`..` behind a name leads wherever that name leads"),
-            b".." if left == 0 => return Some("it leads out of the tree"),
+            b".." if named => {
+                return Some("its target has `..` behind a name, which may be a link to anywhere");
+            }
+            b".." if left == 0 => return Some("its target is out of the tree"),
             b".." => left -= 1,
             _ if looks_like(part, b".git", b"git~1") => {
-                return Some("it leads into a repository's own directory");
+                return Some("its target is in a repository's own directory");
             }
             _ => named = true,
         }

@@ -1,4 +1,4 @@
-//! Checks the content of single files for what git and the tools around it would do with them.
+//! Checks single files for content that makes git, editors, package managers or other tools run something.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ fn last(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
-/// True if the file's content must be checked.
+/// True if guard must check the content of the file at this path.
 pub(crate) fn is_of_interest(path: &[u8], hooks: &[Name]) -> bool {
     let name = last(path);
     name.eq_ignore_ascii_case(b".gitattributes")
@@ -21,10 +21,10 @@ pub(crate) fn is_of_interest(path: &[u8], hooks: &[Name]) -> bool {
 }
 
 fn is_hook(path: &[u8], hooks: &[Name]) -> bool {
-    hooks.iter().any(|folder| path.strip_prefix(folder.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
+    hooks.iter().any(|dir| path.strip_prefix(dir.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
 }
 
-/// Checks a changed file.
+/// Reports what a new or changed file makes tools run. `old` is its content in the base, if it existed there.
 pub(crate) fn file(
     path: &Name,
     old: Option<&[u8]>,
@@ -39,7 +39,7 @@ pub(crate) fn file(
     let name = last(path.bytes());
     let change = if old.is_some() { "changed" } else { "new" };
     if is_hook(path.bytes(), hooks) {
-        let what = format!("a {change} file in the directory of hooks that `core.hooksPath` names");
+        let what = format!("a {change} file in the hooks directory that `core.hooksPath` names");
         findings.add(
             DangerKind::Automatic,
             path,
@@ -51,19 +51,20 @@ pub(crate) fn file(
             DangerKind::Automatic,
             path,
             format!("a {change} file"),
-            format!("it is run or obeyed by {runner}"),
+            format!("run or obeyed by {runner}"),
         );
     }
     if name.eq_ignore_ascii_case(b".gitattributes") {
         attributes(path, old.unwrap_or_default(), new, findings);
     } else if name.eq_ignore_ascii_case(b"package.json") {
         for (script, text) in auto_executed::install_scripts(old, new) {
-            let what = format!("a {change} package with another `{script}`: {}", Name::from(text.as_bytes()));
+            let text = Name::from(text.as_bytes());
+            let what = format!("a {change} package file with a new or changed `{script}`: {text}");
             findings.add(
                 DangerKind::Automatic,
                 path,
                 what,
-                "a package manager runs it when it only installs, or git as a hook",
+                "a package manager runs it during installation, or git runs it as a hook",
             );
         }
     } else if path.bytes().eq_ignore_ascii_case(b".gitmodules") {
@@ -71,7 +72,7 @@ pub(crate) fn file(
     }
 }
 
-/// git's built-in drivers: these run no program.
+/// The names of git's built-in diff and merge drivers, which run no program.
 const BUILT_IN: [&str; 32] = [
     "ada", "bash", "bibtex", "cpp", "csharp", "css", "default", "dts", "elixir", "fortran", "fountain",
     "golang", "html", "ini", "java", "kotlin", "markdown", "matlab", "objc", "pascal", "perl", "php",
@@ -124,44 +125,43 @@ fn submodules(path: &Name, old: &[u8], new: &[u8], findings: &mut Findings) {
         };
         if outside(&module) || module.starts_with(b"-") {
             let why =
-                "the name of a submodule becomes a directory in the repository: this one leads out of it";
+                "git uses the submodule's name as a path in the repository, and this one points outside it";
             findings.add(DangerKind::Submodule, path, what.clone(), why);
         }
         let why = match setting.name.as_slice() {
             b"update" if value.starts_with(b"!") => "`git submodule update` runs it",
             b"path" if outside(&value) || value.starts_with(b"-") => {
-                "the submodule is put outside of the tree"
+                "git checks the submodule out outside the worktree"
             }
-            b"url" if runs_transport(&value) => "the address is a program, or an option of one",
+            b"url" if runs_transport(&value) => "the URL runs a program, or is an option of one",
             b"url" if value.starts_with(b"file:") || value.starts_with(b"/") || value.starts_with(b".") => {
-                "the submodule comes from this machine's own files"
+                "git copies the submodule from files of this machine"
             }
-            b"url" => "the submodule comes from there, with everything in it",
-            b"ignore" => "`git status` and `git diff` do not show what changes in the submodule",
+            b"url" => "git downloads the submodule, with everything in it, from this URL",
+            b"ignore" => "`git status` and `git diff` do not show changes in the submodule",
             _ => continue,
         };
         findings.add(DangerKind::Submodule, path, what, why);
     }
 }
 
-/// Checks where a symbolic link points.
+/// Reports a symbolic link that points out of the worktree.
 pub(crate) fn link(path: &Name, target: &[u8], tracked: bool, findings: &mut Findings) {
-    if let Some(why) = deceptive_names::leaves(path.bytes(), target) {
-        let tracked = if tracked { "a committed link" } else { "a link" };
+    if let Some(why) = deceptive_names::escape_reason(path.bytes(), target) {
+        let tracked = if tracked { "a committed symbolic link" } else { "a symbolic link" };
         findings.add(DangerKind::Link, path, format!("{tracked} to `{}`", Name::from(target)), why);
     }
 }
 
-/// Reports a repository inside the tree, and what it would make git do.
-pub(crate) fn repository(folder: &Name, config: Option<&[u8]>, what: &str, findings: &mut Findings) {
-    let why =
-        "git, and editors that use it, take the directory for a repository of its own when they come to it";
-    findings.add(DangerKind::Repository, folder, what, why);
+/// Reports a repository inside the worktree, and what its configuration makes git run.
+pub(crate) fn repository(dir: &Name, config: Option<&[u8]>, what: &str, findings: &mut Findings) {
+    let why = "git, and editors that use git, treat it as a separate repository and obey its configuration";
+    findings.add(DangerKind::Repository, dir, what, why);
     for setting in settings(config.unwrap_or_default()) {
         if let Some(effect) = effect(&setting) {
             let value = setting.value.clone().unwrap_or_default();
             let what = format!("its configuration: {} = {}", Name::from(setting.key()), Name::from(&value));
-            findings.add(DangerKind::Repository, folder, what, format!("git takes from it {effect}"));
+            findings.add(DangerKind::Repository, dir, what, format!("it makes git use {effect}"));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Parses git configuration files, and tells which settings make git run programs.
+//! Parses git configuration files that an agent wrote, and reports which settings make git run programs.
 //!
-//! Guard has its own parser because the files are the agent's: running git on them would need another jail,
-//! and git stops at the first error, while a reviewer must see the rest. Tests compare it with `git config
+//! Guard has its own parser, because running git on these files would need another jail, and because git
+//! stops at the first error, while a reviewer must see the rest. Tests compare the parser with `git config
 //! --list`.
 
 /// One setting of a configuration file.
@@ -34,8 +34,8 @@ impl Setting {
     }
 }
 
-/// Parses a configuration file. A line that git would reject is skipped and parsing continues: reading more
-/// than git does is safe, reading less is not.
+/// Parses a configuration file. Skips lines that git would reject and continues: reading more than git does
+/// is safe, reading less is not.
 pub fn settings(text: &[u8]) -> Vec<Setting> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut reader = Reader { text, at: 0 };
@@ -209,7 +209,8 @@ impl Reader<'_> {
     }
 }
 
-/// What git runs, or which further settings it reads, because of this setting; `None` if it is harmless.
+/// Describes what git runs, or which further settings it reads, because of this setting; `None` if the
+/// setting is harmless. The text completes the phrase "it makes git use …".
 pub fn effect(setting: &Setting) -> Option<&'static str> {
     let value = setting.value.as_deref().unwrap_or(b"true");
     let subsection = setting.subsection.as_deref();
@@ -220,18 +221,16 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
     Some(match (setting.section.as_slice(), subsection.is_some(), name) {
         (b"core", false, b"fsmonitor") if is_boolean => return None,
         (b"core", false, b"fsmonitor") => {
-            "a program for every `git status`, also of the repository around it"
+            "a program for every `git status`, also in the repository around it"
         }
         (b"core", false, b"hookspath") => "hooks from another directory",
         (b"core", false, b"sshcommand" | b"gitproxy") => "a program for every fetch and push",
         (b"core", false, b"pager") | (b"pager", _, _) if is_boolean => return None,
         (b"core", false, b"pager") | (b"pager", _, _) => "a program for all output",
-        (b"core", false, b"editor") | (b"sequence", false, b"editor") => "a program for every message",
-        (b"core", false, b"askpass") | (b"credential", _, b"helper") => {
-            "a program that is asked for passwords"
-        }
+        (b"core", false, b"editor") | (b"sequence", false, b"editor") => "a program as editor for messages",
+        (b"core", false, b"askpass") | (b"credential", _, b"helper") => "a program for every password",
         (b"core", false, b"alternaterefscommand") => "a program for every fetch",
-        (b"core", false, b"virtualfilesystem") => "a program for every look at the index",
+        (b"core", false, b"virtualfilesystem") => "a program whenever it reads the index",
         (b"core", false, b"attributesfile") => "attributes from another file, which choose filters",
         (b"core", false, b"worktree") => "another directory as the working tree",
         (b"diff", false, b"external") => "a program for every `git diff`",
@@ -247,18 +246,18 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
         (b"tar", true, b"command") => "a program for `git archive`",
         (b"trailer", true, b"command" | b"cmd") => "a program for every message with trailers",
         (b"interactive", false, b"difffilter") => "a program for `git add -p`",
-        (b"alias", _, _) => "what a git command of that name does",
+        (b"alias", _, _) => "another meaning of the git command of that name",
         (b"include", false, b"path") | (b"includeif", true, b"path") => "settings from another file",
         (b"gpg", _, b"program" | b"defaultkeycommand") => "a program for every signature",
-        (b"uploadpack", false, b"packobjectshook") => "a program for every fetch from it",
+        (b"uploadpack", false, b"packobjectshook") => "a program for every fetch from this repository",
         (b"remote", true, b"uploadpack" | b"receivepack" | b"vcs" | b"proxy") => {
             "a program for every fetch or push"
         }
-        (b"remote", true, b"url" | b"pushurl") if runs_transport(value) => "a program as the way to a remote",
-        (b"url", true, b"insteadof" | b"pushinsteadof") => "other addresses than those that are written",
-        (b"protocol", _, b"allow") => "ways to a remote that git refuses by itself",
+        (b"remote", true, b"url" | b"pushurl") if runs_transport(value) => "a program to reach a remote",
+        (b"url", true, b"insteadof" | b"pushinsteadof") => "other URLs than the configured ones",
+        (b"protocol", _, b"allow") => "transport protocols that it refuses by default",
         (b"submodule", true, b"update") if value.starts_with(b"!") => "a program for `git submodule update`",
-        (b"submodule", true, b"url") if runs_transport(value) => "a program as the way to a submodule",
+        (b"submodule", true, b"url") if runs_transport(value) => "a program to reach a submodule",
         (b"hook", true, b"command") => "a program as a hook",
         (b"init", false, b"templatedir") => "hooks that are copied into new repositories",
         (b"sendemail", _, _) if name.ends_with(b"cmd") || name == b"smtpserver" => {
@@ -270,7 +269,7 @@ pub fn effect(setting: &Setting) -> Option<&'static str> {
     })
 }
 
-/// True for URLs that run programs, or may: `ext::sh -c …`, `fd::…`, `--upload-pack=…`.
+/// True for URLs that can make git run a program: `ext::sh -c …`, `fd::…`, `--upload-pack=…`.
 pub(crate) fn runs_transport(url: &[u8]) -> bool {
     let scheme =
         url.iter().take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));

@@ -1,9 +1,10 @@
-//! Finds dangers that a run left for the reviewer, and reports them. Never removes anything.
+//! Finds files in the result of a run that are dangerous for its reviewer: nested repositories, files that
+//! tools execute automatically, deceptive names. Only reports them, and never removes anything.
 //!
-//! Checks two places: the received commits, only what changed since the base, and the agent's directory with
-//! everything uncommitted. The directory is read through descriptors, without following any symbolic link and
-//! without starting anything in it. The agent controls every byte of both, so every read is bounded in size,
-//! number and time; the result says what was left out.
+//! Checks what the received commits changed since the base, and all files in the agent's worktree. Opens
+//! files relative to open directories, follows no symbolic link, and starts nothing from the worktree. The
+//! agent controls every byte, so every read is limited in size, number and time. The result says what was
+//! left out.
 
 mod auto_executed;
 mod deceptive_names;
@@ -22,26 +23,26 @@ use serde::{Deserialize, Serialize};
 pub use git_config::{Setting, effect, settings};
 
 use super::dispose::uncommitted::Changed;
-use super::git::gitfile::read_linked;
+use super::git::gitfile::read_following_links;
 use super::snapshot::Name;
-use deceptive_names::Wrong;
+use deceptive_names::NameProblem;
 use objects::{Blob, Commits, Objects};
 
 /// The inputs of an inspection.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The real repository's common directory, which has the commits.
+    /// The common directory of the user's repository, which has the commits.
     pub repository: PathBuf,
-    /// Object directories of the repository, if they are elsewhere.
+    /// Further object directories of the repository, outside its common directory.
     pub objects: Vec<PathBuf>,
     /// The directory in which the agent worked. All of the run's processes must have ended.
     pub worktree: PathBuf,
-    /// The commit that the run started from; `None` if the branch had none.
+    /// The commit that the run started from; `None` if the branch had no commit.
     pub base: Option<String>,
-    /// The commit that was received; `None` if the branch still has none.
+    /// The commit that guard received; `None` if the branch still has no commit.
     pub tip: Option<String>,
     /// Hook directories relative to the worktree, from `core.hooksPath` in the user's configuration. The
-    /// repository's own configuration is read in any case.
+    /// inspection itself reads `core.hooksPath` from the repository's configuration.
     pub hooks: Vec<Name>,
     /// Timeout of the whole inspection.
     pub time: Duration,
@@ -72,28 +73,28 @@ impl Inspection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DangerKind {
-    /// A repository inside the tree, or something git takes for one.
+    /// A git repository inside the worktree, or a directory that git treats as one.
     Repository,
     /// A new or moved gitlink (the commit of a submodule): `git status` enters the repository at that path.
     Gitlink,
-    /// A `.gitmodules` that names unexpected places, or runs something.
+    /// A `.gitmodules` entry that names an unexpected URL or path, or runs a program.
     Submodule,
     /// A `.gitattributes` that chooses filters, diff drivers or merge drivers.
     Attributes,
-    /// A symbolic link that points out of the tree.
+    /// A symbolic link that points out of the worktree.
     Link,
-    /// A name that equals another name on other file systems.
+    /// A file name that means another file on other file systems.
     Clash,
-    /// A name that looks like another name.
+    /// A file name that looks like another name.
     Deceptive,
-    /// A file that runs without an explicit command.
+    /// A file that a tool runs or obeys without an explicit command.
     Automatic,
-    /// Something could not be checked.
+    /// Guard could not check something.
     Unseen,
 }
 
 impl DangerKind {
-    /// The kind as a single word.
+    /// The kind as a single word, as guard stores and prints it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Repository => "repository",
@@ -109,24 +110,24 @@ impl DangerKind {
     }
 }
 
-/// One danger that the reviewer should know about first.
+/// Something dangerous in the result of a run that the reviewer should know before using it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Danger {
     /// The kind of the danger.
     pub kind: DangerKind,
-    /// The path below the worktree.
+    /// The path relative to the worktree.
     pub path: Name,
-    /// What is there.
+    /// What guard found at the path.
     pub what: String,
-    /// What can happen because of it.
+    /// Why it is dangerous.
     pub why: String,
-    /// What to do about it.
+    /// What the reviewer should do.
     pub instead: String,
 }
 
 /// An inspection that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{} cannot be inspected: {source}", path.display())]
+#[error("cannot inspect {}: {source}", path.display())]
 pub struct DangersError {
     /// The repository or the worktree.
     pub path: PathBuf,
@@ -146,9 +147,9 @@ impl Findings {
         let danger = Danger {
             kind,
             path: path.clone(),
-            what: shortened(&what.into()),
+            what: truncated(&what.into()),
             why: why.into(),
-            instead: instead(kind).to_string(),
+            instead: advice(kind).to_string(),
         };
         if self.list.contains(&danger) {
             return;
@@ -162,48 +163,50 @@ impl Findings {
         }
     }
 
-    fn done(mut self) -> Vec<Danger> {
+    fn into_list(mut self) -> Vec<Danger> {
         for (kind, count) in std::mem::take(&mut self.left_out) {
             self.list.insert(Danger {
                 kind: DangerKind::Unseen,
                 path: Name::default(),
-                what: format!("{count} more of the kind {kind:?} are not listed").to_lowercase(),
-                why: "a long list can hide what matters".to_string(),
-                instead: instead(DangerKind::Unseen).to_string(),
+                what: format!("{count} more findings of the kind {kind:?} are not listed").to_lowercase(),
+                why: "guard lists only the first findings of each kind".to_string(),
+                instead: advice(DangerKind::Unseen).to_string(),
             });
         }
         self.list.into_iter().collect()
     }
 }
 
-fn instead(kind: DangerKind) -> &'static str {
+fn advice(kind: DangerKind) -> &'static str {
     match kind {
         DangerKind::Repository => {
             "do not run git or open an editor in that directory; remove its `.git`, or the whole directory, first"
         }
         DangerKind::Gitlink => {
-            "do not run git in the worktree before the repository at that path is removed; take the gitlink out of the commit unless it is a submodule you know"
+            "remove the repository at that path before you run git in the worktree; remove the gitlink from the commit unless it is a submodule you know"
         }
         DangerKind::Submodule => {
             "read the file before `git submodule update` or `git clone --recurse-submodules`"
         }
         DangerKind::Attributes => {
-            "check that the drivers named are harmless with content you do not trust, or take the lines out"
+            "check that the named drivers are safe with untrusted content, or remove the lines"
         }
         DangerKind::Link => {
-            "do not write through it, and do not copy or archive the tree with links followed"
+            "do not write through the link, and do not follow links when you copy or archive the worktree"
         }
-        DangerKind::Clash => "rename it before the branch is checked out on another system",
+        DangerKind::Clash => "rename it before you check the branch out on another system",
         DangerKind::Deceptive => "rename it; `git -c core.quotePath=true ls-files` shows the real name",
-        DangerKind::Automatic => "read the change before you open, install, commit or push anything with it",
-        DangerKind::Unseen => "look through the rest yourself, or throw the worktree away",
+        DangerKind::Automatic => {
+            "read the change before you open the directory in an editor, install, commit or push"
+        }
+        DangerKind::Unseen => "check the rest yourself, or discard the worktree",
     }
 }
 
 /// Truncates a long text and marks the cut.
-fn shortened(text: &str) -> String {
-    const MOST: usize = 400;
-    match text.char_indices().nth(MOST) {
+fn truncated(text: &str) -> String {
+    const MAX: usize = 400;
+    match text.char_indices().nth(MAX) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_string(),
     }
@@ -214,19 +217,19 @@ fn shortened(text: &str) -> String {
 pub struct Inspected {
     /// The dangers to report.
     pub dangers: Vec<Danger>,
-    /// The files that the commits changed.
+    /// The files that the commits changed, and how.
     pub changed: Vec<(Name, Changed)>,
-    /// `changed` is complete.
+    /// True if `changed` is complete.
     pub is_all: bool,
 }
 
-/// Finds planted dangers in what a run left.
+/// Inspects the commits and the worktree of a run for dangers.
 pub fn inspect(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
-    look(inspection).map(|inspected| inspected.dangers)
+    inspect_with_changes(inspection).map(|inspected| inspected.dangers)
 }
 
 /// Like [`inspect`], and also returns what the commits changed.
-pub fn look(inspection: &Inspection) -> Result<Inspected, DangersError> {
+pub fn inspect_with_changes(inspection: &Inspection) -> Result<Inspected, DangersError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| DangersError { path, source }
@@ -245,18 +248,18 @@ pub fn look(inspection: &Inspection) -> Result<Inspected, DangersError> {
         }
         None => Commits::default(),
     };
-    if commits.cut {
-        let what = "the commits have more files than can be listed";
+    if commits.is_truncated {
+        let what = "the commits have more files than guard can list";
         findings.add(
             DangerKind::Unseen,
             &Name::default(),
             what,
-            "what is behind the last file was not looked at",
+            "guard did not check the files that are not listed",
         );
     }
-    let hooks = hook_folders(inspection);
-    committed(&commits, &mut objects, &hooks, &mut findings);
-    clashes(&commits, &mut findings);
+    let hooks = hook_dirs(inspection);
+    check_commits(&commits, &mut objects, &hooks, &mut findings);
+    check_case_clashes(&commits, &mut findings);
     walk::walk(inspection, &commits, &mut objects, &hooks, deadline, &mut findings)
         .map_err(failed(&inspection.worktree))?;
     let changed = commits.changed.iter().map(|(path, old)| {
@@ -267,13 +270,13 @@ pub fn look(inspection: &Inspection) -> Result<Inspected, DangersError> {
         };
         (path.clone(), change)
     });
-    Ok(Inspected { changed: changed.collect(), is_all: !commits.cut, dangers: findings.done() })
+    Ok(Inspected { changed: changed.collect(), is_all: !commits.is_truncated, dangers: findings.into_list() })
 }
 
-/// Describes the repositories found at these paths, at or below `root`.
+/// Reports the repositories at these paths, at or below `root`, as dangers.
 pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
     use std::os::unix::ffi::OsStrExt;
-    // No real repository exists here that these could legitimately belong to.
+    // There is no repository of the user here to which these could belong.
     let inspection = Inspection::new(Path::new("/nonexistent"), root, None, None);
     let mut findings = Findings {
         list: BTreeSet::new(),
@@ -286,18 +289,18 @@ pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
     let names: Vec<Name> = places.iter().map(below).collect();
     let mut objects = Objects::new(&inspection, Instant::now());
     if walk::repositories(&inspection, &names, &mut objects, &mut findings).is_err() {
-        unseen(&Name::default(), "new repositories that cannot be read", &mut findings);
+        unseen(&Name::default(), "new repositories that guard cannot read", &mut findings);
     }
-    findings.done()
+    findings.into_list()
 }
 
-/// Maximum size of the repository's own configuration.
-const MOST_CONFIG: usize = 16 << 20;
+/// Maximum size of the configuration file of the user's repository.
+const MAX_CONFIG: usize = 16 << 20;
 
-/// Hook directories outside the repository's own; relative paths start at the worktree.
-fn hook_folders(inspection: &Inspection) -> Vec<Name> {
-    let mut folders = inspection.hooks.clone();
-    let text = read_linked(&inspection.repository.join("config"), MOST_CONFIG).unwrap_or_default();
+/// The hook directories inside the worktree, as paths relative to it.
+fn hook_dirs(inspection: &Inspection) -> Vec<Name> {
+    let mut dirs = inspection.hooks.clone();
+    let text = read_following_links(&inspection.repository.join("config"), MAX_CONFIG).unwrap_or_default();
     for setting in settings(&text) {
         if setting.section == b"core"
             && setting.name == b"hookspath"
@@ -306,15 +309,15 @@ fn hook_folders(inspection: &Inspection) -> Vec<Name> {
             && !path.starts_with(b"~")
         {
             let path = path.strip_prefix(b"./").unwrap_or(&path);
-            folders.push(Name::from(path.strip_suffix(b"/").unwrap_or(path)));
+            dirs.push(Name::from(path.strip_suffix(b"/").unwrap_or(path)));
         }
     }
-    folders.retain(|folder| !folder.bytes().is_empty());
-    folders
+    dirs.retain(|dir| !dir.bytes().is_empty());
+    dirs
 }
 
 /// Checks the files that the commits changed.
-fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findings: &mut Findings) {
+fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findings: &mut Findings) {
     for (path, old) in &commits.changed {
         let Some(new) = commits.tip.get(path) else { continue };
         check_names(path, findings);
@@ -326,12 +329,12 @@ fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findi
                     }
                     _ => format!("a new gitlink to commit {}", new.object),
                 };
-                let why = "`git status` of the tree around it looks into the repository there, with that repository's configuration";
+                let why = "`git status` in the worktree enters that repository and obeys its configuration";
                 findings.add(DangerKind::Gitlink, path, what, why);
             }
             Blob::LINK => match objects.content(&new.object) {
                 Some(target) => file_rules::link(path, &target, true, findings),
-                None => unseen(path, "a link that is too long, or could not be read", findings),
+                None => unseen(path, "a symbolic link that is too long or unreadable", findings),
             },
             _ if file_rules::is_of_interest(path.bytes(), hooks) => {
                 let before =
@@ -342,28 +345,28 @@ fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findi
                         let made_executable = new.is_executable() && !was_executable;
                         file_rules::file(path, before.as_deref(), &after, made_executable, hooks, findings);
                     }
-                    None => unseen(path, "a file that is too large, or could not be read", findings),
+                    None => unseen(path, "a file that is too large or unreadable", findings),
                 }
             }
             _ => {}
         }
     }
-    // A bare repository among the files: git uses the directory as a repository as soon as somebody enters
-    // it.
+    // A bare repository among the committed files: git treats the directory as a repository as soon as a git
+    // command runs in it.
     let changed_heads = commits.changed.keys().filter_map(|path| {
-        let folder = match path.bytes() {
+        let dir = match path.bytes() {
             b"HEAD" => Some(&b""[..]),
             other => other.strip_suffix(b"/HEAD"),
         };
-        folder.or_else(|| repository_of(path.bytes()))
+        dir.or_else(|| repository_of(path.bytes()))
     });
-    let folders: BTreeSet<Name> = changed_heads.map(Name::from).collect();
-    for folder in folders {
+    let dirs: BTreeSet<Name> = changed_heads.map(Name::from).collect();
+    for dir in dirs {
         let inside = |name: &str| {
-            let slash: &[u8] = if folder.bytes().is_empty() { b"" } else { b"/" };
-            Name::own([folder.bytes(), slash, name.as_bytes()].concat())
+            let slash: &[u8] = if dir.bytes().is_empty() { b"" } else { b"/" };
+            Name::own([dir.bytes(), slash, name.as_bytes()].concat())
         };
-        let has_folder = |name: &str| {
+        let has_dir = |name: &str| {
             let start = inside(name);
             commits
                 .tip
@@ -372,12 +375,11 @@ fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findi
                 .is_some_and(|(path, _)| path.bytes().starts_with(start.bytes()))
         };
         let is_repository = commits.tip.contains_key(&inside("HEAD"))
-            && (commits.tip.contains_key(&inside("commondir"))
-                || has_folder("objects/") && has_folder("refs/"));
+            && (commits.tip.contains_key(&inside("commondir")) || has_dir("objects/") && has_dir("refs/"));
         if is_repository {
             let text = commits.tip.get(&inside("config")).and_then(|blob| objects.content(&blob.object));
             file_rules::repository(
-                &folder,
+                &dir,
                 text.as_deref(),
                 "a bare repository among the committed files",
                 findings,
@@ -386,11 +388,11 @@ fn committed(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findi
     }
 }
 
-/// The directory that would be a repository if this path is one of its files.
+/// The directory that may be a git directory because it contains this path.
 fn repository_of(path: &[u8]) -> Option<&[u8]> {
     for end in ["/config", "/commondir"] {
-        if let Some(folder) = path.strip_suffix(end.as_bytes()) {
-            return Some(folder);
+        if let Some(dir) = path.strip_suffix(end.as_bytes()) {
+            return Some(dir);
         }
     }
     ["/objects/", "/refs/", "/hooks/"].iter().find_map(|part| {
@@ -399,23 +401,23 @@ fn repository_of(path: &[u8]) -> Option<&[u8]> {
 }
 
 fn unseen(path: &Name, what: &str, findings: &mut Findings) {
-    findings.add(DangerKind::Unseen, path, what, "nobody has looked into it");
+    findings.add(DangerKind::Unseen, path, what, "guard could not check its content");
 }
 
 fn check_names(path: &Name, findings: &mut Findings) {
     for part in path.bytes().split(|byte| *byte == b'/') {
-        if let Some((wrong, why)) = deceptive_names::wrong(part) {
+        if let Some((wrong, why)) = deceptive_names::name_problem(part) {
             let kind = match wrong {
-                Wrong::Clash => DangerKind::Clash,
-                Wrong::Deceptive => DangerKind::Deceptive,
+                NameProblem::Clash => DangerKind::Clash,
+                NameProblem::Deceptive => DangerKind::Deceptive,
             };
             findings.add(kind, path, format!("the name `{}`", Name::from(part)), why);
         }
     }
 }
 
-/// Reports paths that differ only in case, where at least one of them is new.
-fn clashes(commits: &Commits, findings: &mut Findings) {
+/// Reports pairs of paths that differ only in case, if the commits changed at least one of them.
+fn check_case_clashes(commits: &Commits, findings: &mut Findings) {
     // Every changed file and its directories, case-folded.
     let mut known: BTreeMap<Vec<u8>, &[u8]> = BTreeMap::new();
     for path in commits.changed.keys().filter(|path| commits.tip.contains_key(*path)) {
@@ -439,7 +441,7 @@ fn clashes(commits: &Commits, findings: &mut Findings) {
                     DangerKind::Clash,
                     &Name::from(*other),
                     format!("differs only in case from `{}`", Name::from(part)),
-                    "where case does not count, one takes the place of the other, a link that of a directory",
+                    "on a case-insensitive file system, one replaces the other when git checks them out",
                 );
             }
         }

@@ -1,7 +1,8 @@
-//! Reads two commits of the real repository through a jailed git, which can write nothing and start nothing.
+//! Reads the base and the tip of a run from the user's repository through a jailed git, which cannot write
+//! files or start processes.
 //!
-//! The agent made the objects. A small tree can contain itself so often that its listing never ends, and a
-//! file can be larger than memory. Therefore every answer is bounded in size and time.
+//! The agent made the objects. A few small trees can have so many paths that a listing never ends, and a file
+//! can be larger than memory. Therefore all of git's output is limited in size and time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -18,7 +19,7 @@ use crate::workspace::git::command::{Git, Running, Trust, program};
 use crate::workspace::git::jail::{Bounds, Jail};
 use crate::workspace::snapshot::Name;
 
-/// A file of a commit.
+/// The mode and object id of a path in a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blob {
     pub(crate) mode: u32,
@@ -38,19 +39,19 @@ impl Blob {
     }
 }
 
-/// The files of a commit, and which of them differ from the base.
+/// The files of the tip, and which of them differ from the base.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
     /// All files of the tip.
     pub(crate) tip: BTreeMap<Name, Blob>,
     /// The changed files as they were in the base; `None` if they are new.
     pub(crate) changed: BTreeMap<Name, Option<Blob>>,
-    /// The listing was truncated.
-    pub(crate) cut: bool,
+    /// True if a listing was truncated.
+    pub(crate) is_truncated: bool,
 }
 
 impl Commits {
-    /// A file as it was in the base.
+    /// The state of a path in the base; `None` if it did not exist there.
     pub(crate) fn base(&self, path: &Name) -> Option<&Blob> {
         match self.changed.get(path) {
             Some(old) => old.as_ref(),
@@ -59,18 +60,19 @@ impl Commits {
     }
 }
 
-/// Maximum size of one listing: some hundred thousand files.
-const MOST_LISTED: usize = 64 << 20;
-/// Maximum size of a file whose content is checked.
-pub(crate) const LARGEST: u64 = 1 << 20;
+/// Maximum size of one listing in bytes, enough for some hundred thousand files.
+const MAX_LISTED_BYTES: usize = 64 << 20;
+/// Maximum size of a file whose content guard checks, in bytes.
+pub(crate) const MAX_CONTENT_BYTES: u64 = 1 << 20;
 
-/// Runs git on the real repository.
+/// Runs jailed git processes on the user's repository.
 pub(crate) struct Objects<'a> {
     inspection: &'a Inspection,
     deadline: Instant,
     reader: Option<(Running, ChildStdin, ChildStdout)>,
-    /// An answer is outstanding or was truncated, so the `cat-file` process cannot be used again.
-    spoilt: bool,
+    /// True if guard has not read all output of the `cat-file` process, so that the process cannot be used
+    /// again.
+    is_unusable: bool,
 }
 
 impl Drop for Objects<'_> {
@@ -84,36 +86,36 @@ impl Drop for Objects<'_> {
 
 impl<'a> Objects<'a> {
     pub(crate) fn new(inspection: &'a Inspection, deadline: Instant) -> Self {
-        Self { inspection, deadline, reader: None, spoilt: false }
+        Self { inspection, deadline, reader: None, is_unusable: false }
     }
 
-    fn git(&self, words: &[&str]) -> Result<Git, WorkspaceError> {
+    fn git(&self, args: &[&str]) -> Result<Git, WorkspaceError> {
         let Inspection { repository, objects, .. } = self.inspection;
         let left = self.deadline.saturating_duration_since(Instant::now());
         let mut read: Vec<&Path> = objects.iter().map(PathBuf::as_path).collect();
         read.push(repository);
         let bounds = Bounds { cpu_seconds: left.as_secs() + 1, memory: 4 << 30, file: 0 };
         let jail = Jail::new(program()?, &read, &[], true, bounds)?;
-        let (verb, words) = words.split_first().unwrap_or((&"version", &[]));
+        let (verb, args) = args.split_first().unwrap_or((&"version", &[]));
         Ok(Git::new(Trust::Neutral, verb)?
-            .args(words)
-            .dir(repository)
-            .within(repository)
+            .args(args)
+            .git_dir(repository)
+            .current_dir(repository)
             .env("GIT_NO_REPLACE_OBJECTS", "1")
-            .limit(left)
-            .most(MOST_LISTED)
+            .timeout(left)
+            .max_output(MAX_LISTED_BYTES)
             .jailed(jail))
     }
 
-    /// Lists the files of the tip, and what changed since the base. No base means an empty tree.
+    /// Lists the files of the tip, and what changed since the base; without a base, since the empty tree.
     pub(crate) fn commits(&self, base: Option<&str>, tip: &str) -> io::Result<Commits> {
         let empty = if tip.len() == 64 { EMPTY_SHA256 } else { EMPTY_SHA1 };
         let base = base.unwrap_or(empty);
         let mut commits = Commits::default();
         let (listed, whole) =
             self.output(&["ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tip])?;
-        commits.cut |= !whole;
-        for line in complete(&listed) {
+        commits.is_truncated |= !whole;
+        for line in complete_entries(&listed) {
             // MODE TYPE OBJECT<TAB>PATH
             let Some(tab) = line.iter().position(|byte| *byte == b'\t') else { continue };
             let mut words = line[..tab].split(|byte| *byte == b' ');
@@ -137,8 +139,8 @@ impl<'a> Objects<'a> {
             "--end-of-options",
         ];
         let (listed, whole) = self.output(&[&words[..], &[base, tip]].concat())?;
-        commits.cut |= !whole;
-        let mut parts = complete(&listed);
+        commits.is_truncated |= !whole;
+        let mut parts = complete_entries(&listed);
         // :OLDMODE NEWMODE OLD NEW STATUS<NUL>PATH<NUL>
         while let (Some(what), Some(path)) = (parts.next(), parts.next()) {
             let words: Vec<_> = what.strip_prefix(b":").unwrap_or(what).split(|byte| *byte == b' ').collect();
@@ -151,24 +153,24 @@ impl<'a> Objects<'a> {
 
     fn output(&self, words: &[&str]) -> io::Result<(Vec<u8>, bool)> {
         let git = self.git(words).map_err(io::Error::other)?;
-        git.start().and_then(Running::part).map_err(io::Error::other)
+        git.start().and_then(Running::read_partial).map_err(io::Error::other)
     }
 
     /// The content of a blob; `None` if it is too large or missing, or if time ran out.
     pub(crate) fn content(&mut self, object: &str) -> Option<Vec<u8>> {
-        if self.spoilt {
+        if self.is_unusable {
             return None;
         }
-        self.spoilt = true;
-        let content = self.ask(object).ok()?;
-        self.spoilt = false;
+        self.is_unusable = true;
+        let content = self.request(object).ok()?;
+        self.is_unusable = false;
         content
     }
 
-    fn ask(&mut self, object: &str) -> io::Result<Option<Vec<u8>>> {
+    fn request(&mut self, object: &str) -> io::Result<Option<Vec<u8>>> {
         if self.reader.is_none() {
             let git = self.git(&["cat-file", "--batch-command"]).map_err(io::Error::other)?;
-            let mut running = git.start_from(Stdio::piped()).map_err(io::Error::other)?;
+            let mut running = git.start_with_stdin(Stdio::piped()).map_err(io::Error::other)?;
             let (Some(stdin), Some(stdout)) = (running.child.stdin.take(), running.child.stdout.take())
             else {
                 return Err(io::ErrorKind::BrokenPipe.into());
@@ -179,7 +181,7 @@ impl<'a> Objects<'a> {
         let Some((_, stdin, stdout)) = self.reader.as_mut() else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        // Ask for the size first: git must not even send what is too large.
+        // Request the size first, so that git does not send a file that is too large.
         let mut head = |verb: &str, stdout: &mut ChildStdout| -> io::Result<Option<u64>> {
             stdin.write_all(format!("{verb} {object}\n").as_bytes())?;
             let mut line = Vec::new();
@@ -195,7 +197,9 @@ impl<'a> Objects<'a> {
                 _ => None,
             })
         };
-        let Some(size) = head("info", stdout)?.filter(|size| *size <= LARGEST) else { return Ok(None) };
+        let Some(size) = head("info", stdout)?.filter(|size| *size <= MAX_CONTENT_BYTES) else {
+            return Ok(None);
+        };
         if head("contents", stdout)? != Some(size) {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -217,8 +221,8 @@ fn blob(mode: &[u8], object: &[u8]) -> Option<Blob> {
     (mode != 0).then(|| Blob { mode, object: String::from_utf8_lossy(object).into_owned() })
 }
 
-/// The NUL-terminated parts, without a truncated last one.
-fn complete(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The NUL-terminated parts of a listing, without a truncated last one.
+fn complete_entries(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
     listed[..end].split(|byte| *byte == 0).filter(|part| !part.is_empty())
 }
@@ -242,20 +246,20 @@ fn read_exactly(
 fn read_some(
     from: &mut ChildStdout,
     bytes: &mut Vec<u8>,
-    most: usize,
+    max: usize,
     deadline: Instant,
 ) -> io::Result<Option<usize>> {
     let left = deadline.saturating_duration_since(Instant::now());
     let wait = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
     let ready = match poll(&mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)], wait) {
-        Err(nix::errno::Errno::EINTR) => return read_some(from, bytes, most, deadline),
+        Err(nix::errno::Errno::EINTR) => return read_some(from, bytes, max, deadline),
         other => other?,
     };
     if ready == 0 {
         return Ok(None);
     }
     let start = bytes.len();
-    bytes.resize(start + most.min(1 << 16), 0);
+    bytes.resize(start + max.min(1 << 16), 0);
     let count = from.read(&mut bytes[start..]);
     bytes.truncate(start + *count.as_ref().unwrap_or(&0));
     count.map(Some)

@@ -1,20 +1,20 @@
-//! Walks the agent's directory. Opens directories one below the other, never through a symbolic link, and
-//! opens no files except regular files with known names.
+//! Walks the agent's worktree. Opens each directory relative to its open parent, never through a symbolic
+//! link, and opens only regular files whose names are known to matter.
 
 use std::ffi::CStr;
 use std::io;
 use std::time::Instant;
 
 use super::deceptive_names;
-use super::objects::{Blob, Commits, LARGEST, Objects};
+use super::objects::{Blob, Commits, MAX_CONTENT_BYTES, Objects};
 use super::{DangerKind, Findings, Inspection, check_names, file_rules, unseen};
-use crate::workspace::snapshot::{DirectoryState, Entry, Name, join, whole};
+use crate::workspace::snapshot::{Entry, Name, OpenDirectory, join, read_whole};
 
-/// Maximum depth. Each level holds one open descriptor.
-const DEEPEST: usize = 128;
-/// Directories of installed or built files. Reporting thousands of files in them would be correct and
-/// useless, so guard only looks for repositories there.
-const OF_MACHINES: [&[u8]; 6] = [b"node_modules", b"target", b".venv", b"venv", b"__pycache__", b".tox"];
+/// Maximum depth of directories. The walk holds one open descriptor per level.
+const MAX_DEPTH: usize = 128;
+/// Directories of installed or built files. Guard looks only for repositories there: thousands of reports
+/// about files in them would be correct but useless.
+const GENERATED_DIRS: [&[u8]; 6] = [b"node_modules", b"target", b".venv", b"venv", b"__pycache__", b".tox"];
 
 struct Walk<'a, 'b> {
     commits: &'a Commits,
@@ -27,7 +27,7 @@ struct Walk<'a, 'b> {
     findings: &'a mut Findings,
 }
 
-/// Walks the directory.
+/// Checks all files of the worktree.
 pub(crate) fn walk(
     inspection: &Inspection,
     commits: &Commits,
@@ -40,7 +40,7 @@ pub(crate) fn walk(
     let real = |path: &std::path::Path| {
         Name::from(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()).as_os_str().as_bytes())
     };
-    let root = DirectoryState::open(&inspection.worktree)?;
+    let root = OpenDirectory::open(&inspection.worktree)?;
     let mut walk = Walk {
         commits,
         objects,
@@ -53,11 +53,11 @@ pub(crate) fn walk(
     };
     // Check first what git itself would enter, so that no number of other files can hide it.
     for (path, _) in commits.tip.iter().filter(|(_, blob)| blob.mode == Blob::GITLINK) {
-        if let Some(folder) = walk.descend(&root, path)? {
-            walk.repository_at(&folder, path)?;
+        if let Some(dir) = walk.descend(&root, path)? {
+            walk.repository_at(&dir, path)?;
         }
     }
-    walk.folder(&root, &Name::default(), 0, false)
+    walk.walk_dir(&root, &Name::default(), 0, false)
 }
 
 /// Reports the repositories at these paths below the inspected directory.
@@ -67,7 +67,7 @@ pub(crate) fn repositories(
     objects: &mut Objects<'_>,
     findings: &mut Findings,
 ) -> io::Result<()> {
-    let root = DirectoryState::open(&inspection.worktree)?;
+    let root = OpenDirectory::open(&inspection.worktree)?;
     let commits = Commits::default();
     let mut walk = Walk {
         commits: &commits,
@@ -82,25 +82,25 @@ pub(crate) fn repositories(
     for place in places {
         if place.bytes().is_empty() {
             if root.stat_of(c".git")?.is_some_and(|stat| stat.is_file()) {
-                let why = "git takes its configuration and hooks from where the file leads";
+                let why = "git reads configuration and hooks from the directory that the file names";
                 walk.findings.add(DangerKind::Repository, place, "a new `.git` file", why);
             }
             walk.repository_at(&root, place)?;
-        } else if let Some(folder) = walk.descend(&root, place)? {
-            walk.repository_at(&folder, place)?;
+        } else if let Some(dir) = walk.descend(&root, place)? {
+            walk.repository_at(&dir, place)?;
         } else {
-            unseen(place, "a repository that cannot be opened", walk.findings);
+            unseen(place, "a repository that guard cannot open", walk.findings);
         }
     }
     Ok(())
 }
 
 impl Walk<'_, '_> {
-    fn descend(&self, root: &DirectoryState, path: &Name) -> io::Result<Option<DirectoryState>> {
-        let mut at: Option<DirectoryState> = None;
+    fn descend(&self, root: &OpenDirectory, path: &Name) -> io::Result<Option<OpenDirectory>> {
+        let mut at: Option<OpenDirectory> = None;
         for part in path.bytes().split(|byte| *byte == b'/') {
             let Ok(part) = std::ffi::CString::new(part) else { return Ok(None) };
-            let Some(next) = at.as_ref().unwrap_or(root).inside(&part).unwrap_or(None) else {
+            let Some(next) = at.as_ref().unwrap_or(root).open_subdir(&part).unwrap_or(None) else {
                 return Ok(None);
             };
             at = Some(next);
@@ -108,15 +108,15 @@ impl Walk<'_, '_> {
         Ok(at)
     }
 
-    fn folder(
+    fn walk_dir(
         &mut self,
-        folder: &DirectoryState,
+        dir: &OpenDirectory,
         path: &Name,
         depth: usize,
-        of_machines: bool,
+        is_generated: bool,
     ) -> io::Result<()> {
-        let Ok(mut entries) = folder.entries_up_to(self.left) else {
-            unseen(path, "a directory that cannot be read", self.findings);
+        let Ok(mut entries) = dir.entries_up_to(self.left) else {
+            unseen(path, "a directory that guard cannot read", self.findings);
             return Ok(());
         };
         // Sort, so that the limits always leave out the same entries.
@@ -126,25 +126,26 @@ impl Walk<'_, '_> {
         if entries.iter().any(|entry| matches!(entry.name.to_bytes(), b".git" | b"HEAD"))
             || entries.len() > self.left
         {
-            self.repository_at(folder, path)?;
+            self.repository_at(dir, path)?;
         }
-        let mut folders = Vec::new();
+        let mut dirs = Vec::new();
         for entry in entries {
             if self.left == 0 || Instant::now() > self.deadline {
-                let what = "the worktree has more in it than can be looked at";
-                self.findings.add(DangerKind::Unseen, &Name::default(), what, "anything may be in the rest");
+                let what = "the worktree has more entries than guard can check";
+                let why = "guard did not check the remaining entries";
+                self.findings.add(DangerKind::Unseen, &Name::default(), what, why);
                 return Ok(());
             }
             self.left -= 1;
-            self.entry(folder, path, entry, of_machines, &mut folders)?;
+            self.entry(dir, path, entry, is_generated, &mut dirs)?;
         }
         // Files before directories: what is near the top is checked, whatever lies below.
-        for (entry, of_machines) in folders {
+        for (entry, is_generated) in dirs {
             let below = Name::own(join(path.bytes(), &entry.name));
-            if depth >= DEEPEST {
-                unseen(&below, "directories below directories below directories", self.findings);
-            } else if let Ok(Some(inner)) = folder.inside(&entry.name) {
-                self.folder(&inner, &below, depth + 1, of_machines)?;
+            if depth >= MAX_DEPTH {
+                unseen(&below, "directories that are nested too deeply", self.findings);
+            } else if let Ok(Some(inner)) = dir.open_subdir(&entry.name) {
+                self.walk_dir(&inner, &below, depth + 1, is_generated)?;
             }
         }
         Ok(())
@@ -152,45 +153,48 @@ impl Walk<'_, '_> {
 
     fn entry(
         &mut self,
-        folder: &DirectoryState,
+        dir: &OpenDirectory,
         path: &Name,
         entry: Entry,
-        of_machines: bool,
-        folders: &mut Vec<(Entry, bool)>,
+        is_generated: bool,
+        dirs: &mut Vec<(Entry, bool)>,
     ) -> io::Result<()> {
         let name = entry.name.to_bytes();
         let below = Name::own(join(path.bytes(), &entry.name));
         if name == b".git" {
-            // The repository was already checked with its directory, and its contents are no project files.
+            // `repository_at` has already checked it, and its contents are not files of the project.
             return Ok(());
         }
         // Only the last component: the others were checked on the way here.
-        if !of_machines && deceptive_names::wrong(name).is_some() && self.commits.base(&below).is_none() {
+        if !is_generated
+            && deceptive_names::name_problem(name).is_some()
+            && self.commits.base(&below).is_none()
+        {
             check_names(&below, self.findings);
         }
         // Most entries are regular files of no interest, and need no system call of their own.
-        if entry.is_folder == Some(false)
-            && (of_machines || !file_rules::is_of_interest(below.bytes(), self.hooks))
+        if entry.is_dir == Some(false)
+            && (is_generated || !file_rules::is_of_interest(below.bytes(), self.hooks))
         {
             return Ok(());
         }
-        let stat = match entry.is_folder {
+        let stat = match entry.is_dir {
             Some(true) => None,
-            _ => folder.stat_of(&entry.name).unwrap_or(None),
+            _ => dir.stat_of(&entry.name).unwrap_or(None),
         };
-        if entry.is_folder == Some(true) || stat.is_some_and(|stat| stat.is_folder()) {
+        if entry.is_dir == Some(true) || stat.is_some_and(|stat| stat.is_dir()) {
             // A committed directory of that name is source code.
-            let of_machines = of_machines || OF_MACHINES.contains(&name) && !self.is_tracked(&below);
-            folders.push((entry, of_machines));
+            let is_generated = is_generated || GENERATED_DIRS.contains(&name) && !self.is_tracked(&below);
+            dirs.push((entry, is_generated));
             return Ok(());
         }
         let Some(stat) = stat else { return Ok(()) };
-        if of_machines {
+        if is_generated {
             return Ok(());
         }
         let tip = self.commits.tip.get(&below);
         if stat.is_link() {
-            let target = folder.link(&entry.name).unwrap_or_default();
+            let target = dir.link(&entry.name).unwrap_or_default();
             let unchanged = self.commits.base(&below).cloned().is_some_and(|old| {
                 old.mode == Blob::LINK && self.objects.content(&old.object).as_deref() == Some(target.bytes())
             });
@@ -199,16 +203,16 @@ impl Walk<'_, '_> {
                 file_rules::link(&below, target.bytes(), committed, self.findings);
             }
         } else if stat.is_file() && file_rules::is_of_interest(below.bytes(), self.hooks) {
-            match read(folder, &entry.name) {
+            match read(dir, &entry.name) {
                 Some(new) => self.file(&below, &new, stat.mode & 0o111 != 0),
-                None => unseen(&below, "a file that is too large, or could not be read", self.findings),
+                None => unseen(&below, "a file that is too large or unreadable", self.findings),
             }
         }
         Ok(())
     }
 
-    /// Compares a file of interest with its version in the base. Committed changes were already reported in
-    /// the same words, and are not repeated.
+    /// Compares a file with its version in the base and reports what it makes tools run. `Findings` drops
+    /// reports that repeat one about the commits.
     fn file(&mut self, path: &Name, new: &[u8], executable: bool) {
         let base = self.commits.base(path).filter(|blob| blob.is_file()).cloned();
         let old = base.as_ref().and_then(|blob| self.objects.content(&blob.object));
@@ -216,8 +220,8 @@ impl Walk<'_, '_> {
         file_rules::file(path, old.as_deref(), new, made_executable, self.hooks, self.findings);
     }
 
-    fn is_tracked(&self, folder: &Name) -> bool {
-        let start = Name::own([folder.bytes(), b"/"].concat());
+    fn is_tracked(&self, dir: &Name) -> bool {
+        let start = Name::own([dir.bytes(), b"/"].concat());
         self.commits
             .tip
             .range(start.clone()..)
@@ -225,55 +229,55 @@ impl Walk<'_, '_> {
             .is_some_and(|(path, _)| path.bytes().starts_with(start.bytes()))
     }
 
-    /// Reports a directory that is a repository or has one in `.git`, and what it would make git do.
-    fn repository_at(&mut self, folder: &DirectoryState, path: &Name) -> io::Result<()> {
+    /// Reports a directory that is a git directory or has a `.git`, and what the repository makes git run.
+    fn repository_at(&mut self, dir: &OpenDirectory, path: &Name) -> io::Result<()> {
         let is_top = path.bytes().is_empty();
-        match folder.stat_of(c".git").unwrap_or(None) {
-            Some(stat) if stat.is_folder() => {
-                if let Ok(Some(inner)) = folder.inside(c".git") {
+        match dir.stat_of(c".git").unwrap_or(None) {
+            Some(stat) if stat.is_dir() => {
+                if let Ok(Some(inner)) = dir.open_subdir(c".git") {
                     let what = if is_top {
-                        "the worktree's own `.git` is a repository"
+                        "the `.git` of the worktree itself is a repository"
                     } else {
-                        "a repository in the tree"
+                        "a repository inside the worktree"
                     };
                     describe_repository(&inner, path, what, self.findings);
                 }
             }
             Some(stat) if stat.is_link() => {
-                let target = folder.link(c".git").unwrap_or_default();
-                let what = format!("`.git` is a link to `{target}`");
+                let target = dir.link(c".git").unwrap_or_default();
+                let what = format!("`.git` is a symbolic link to `{target}`");
                 self.findings.add(
                     DangerKind::Repository,
                     path,
                     what,
-                    "git takes its configuration and hooks from there",
+                    "git reads configuration and hooks from there",
                 );
             }
             Some(stat) if stat.is_file() && !is_top => {
-                let text = read(folder, c".git").unwrap_or_default();
+                let text = read(dir, c".git").unwrap_or_default();
                 let target = text.strip_prefix(b"gitdir:").map(<[u8]>::trim_ascii);
-                // The user's submodules have their git directory in the real repository, which the agent
-                // cannot write.
+                // The submodules of the user have their git directory in the user's repository, which the
+                // agent cannot write.
                 let own = target.is_some_and(|target| self.is_in_repository(path, target));
                 if let Some(target) = target
                     && !own
                 {
-                    let what = format!("`.git` leads to `{}`", Name::from(target));
+                    let what = format!("`.git` names the git directory `{}`", Name::from(target));
                     self.findings.add(
                         DangerKind::Repository,
                         path,
                         what,
-                        "git takes its configuration and hooks from there",
+                        "git reads configuration and hooks from there",
                     );
                 }
             }
             _ => {}
         }
-        // A bare repository needs no `.git`: HEAD with objects and refs is enough, or HEAD with `commondir`.
-        let is = |name: &CStr| folder.stat_of(name).unwrap_or(None);
-        let has_head = is(c"HEAD").is_some_and(|stat| !stat.is_folder());
+        // A bare repository needs no `.git`: `HEAD` with `objects` and `refs` is enough, or with `commondir`.
+        let is = |name: &CStr| dir.stat_of(name).unwrap_or(None);
+        let has_head = is(c"HEAD").is_some_and(|stat| !stat.is_dir());
         if has_head && (is(c"commondir").is_some() || is(c"objects").is_some() && is(c"refs").is_some()) {
-            describe_repository(folder, path, "a bare repository", self.findings);
+            describe_repository(dir, path, "a bare repository", self.findings);
         }
         Ok(())
     }
@@ -286,44 +290,46 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Reports a git directory with the dangerous settings of its configuration.
-fn describe_repository(folder: &DirectoryState, path: &Name, what: &str, findings: &mut Findings) {
+/// Reports a git directory, its dangerous settings, and its hooks.
+fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &mut Findings) {
     let mut text = Vec::new();
     for name in [c"config", c"config.worktree"] {
-        match folder.stat_of(name).unwrap_or(None) {
+        match dir.stat_of(name).unwrap_or(None) {
             None => {}
-            Some(stat) if stat.is_file() => match read(folder, name) {
+            Some(stat) if stat.is_file() => match read(dir, name) {
                 Some(read) => text.extend([read, b"\n".to_vec()].concat()),
-                None => unseen(path, "configuration that is too large, or could not be read", findings),
+                None => unseen(path, "a configuration file that is too large or unreadable", findings),
             },
             Some(_) => {
-                let target = folder.link(name).unwrap_or_default();
-                let what = format!("its configuration is elsewhere: `{target}`");
-                findings.add(DangerKind::Repository, path, what, "git obeys what is there");
+                let target = dir.link(name).unwrap_or_default();
+                let what = format!("its configuration is in another place: `{target}`");
+                findings.add(DangerKind::Repository, path, what, "git obeys the settings there");
             }
         }
     }
     file_rules::repository(path, Some(&text), what, findings);
-    if folder.stat_of(c"commondir").unwrap_or(None).is_some() {
-        let place = read(folder, c"commondir").unwrap_or_default();
-        let what = format!("its configuration is elsewhere: `{}`", Name::from(place.trim_ascii()));
-        findings.add(DangerKind::Repository, path, what, "git obeys what is there");
+    if dir.stat_of(c"commondir").unwrap_or(None).is_some() {
+        let place = read(dir, c"commondir").unwrap_or_default();
+        let what = format!("its configuration is in another place: `{}`", Name::from(place.trim_ascii()));
+        findings.add(DangerKind::Repository, path, what, "git obeys the settings there");
     }
-    match folder.stat_of(c"hooks").unwrap_or(None) {
+    match dir.stat_of(c"hooks").unwrap_or(None) {
         Some(stat) if stat.is_link() => {
-            let what = format!("its hooks are elsewhere: `{}`", folder.link(c"hooks").unwrap_or_default());
-            findings.add(DangerKind::Repository, path, what, "git runs what is there");
+            let target = dir.link(c"hooks").unwrap_or_default();
+            let what = format!("its hooks are in another place: `{target}`");
+            findings.add(DangerKind::Repository, path, what, "git runs the hooks there");
         }
-        Some(stat) if stat.is_folder() => {
-            let Ok(Some(hooks)) = folder.inside(c"hooks") else { return };
+        Some(stat) if stat.is_dir() => {
+            let Ok(Some(hooks)) = dir.open_subdir(c"hooks") else { return };
             for hook in hooks.entries_up_to(1_000).unwrap_or_default() {
                 let runs = hooks
                     .stat_of(&hook.name)
                     .unwrap_or(None)
                     .is_some_and(|stat| stat.is_link() || stat.is_file() && stat.mode & 0o111 != 0);
                 if runs && !hook.name.to_bytes().ends_with(b".sample") {
-                    let what = format!("its hook `{}`", Name::from(hook.name.to_bytes()));
-                    findings.add(DangerKind::Repository, path, what, "git runs it when it works there");
+                    let what = format!("it has the hook `{}`", Name::from(hook.name.to_bytes()));
+                    let why = "git runs it during commands in that repository";
+                    findings.add(DangerKind::Repository, path, what, why);
                 }
             }
         }
@@ -331,11 +337,11 @@ fn describe_repository(folder: &DirectoryState, path: &Name, what: &str, finding
     }
 }
 
-/// The content of a regular file that is not too large.
-fn read(folder: &DirectoryState, name: &CStr) -> Option<Vec<u8>> {
-    let (mut file, stat) = folder.file(name, false).ok()??;
+/// Reads a regular file; `None` if it is missing, unreadable, too large, or not a regular file.
+fn read(dir: &OpenDirectory, name: &CStr) -> Option<Vec<u8>> {
+    let (mut file, stat) = dir.file(name, false).ok()??;
     if !stat.is_file() {
         return None;
     }
-    whole(&mut file, stat.size, LARGEST).ok()?
+    read_whole(&mut file, stat.size, MAX_CONTENT_BYTES).ok()?
 }

@@ -1,9 +1,9 @@
-//! Runs git: every git process that guard starts for itself is built here.
+//! Runs git. Every git process that guard itself needs is built here.
 //!
 //! A call names its repository explicitly (`GIT_DIR`, and `GIT_WORK_TREE` if needed), so that git never
-//! discovers one from a directory that an agent wrote. The caller's `GIT_*` variables are removed.
-//! Environment variables switch off everything that configuration could make git run, so that the processes
-//! git starts inherit that. Every call has a timeout and a maximum output size.
+//! discovers one from a directory that an agent wrote. Guard removes the user's `GIT_*` variables. It passes
+//! overrides for every setting that makes git run programs as environment variables, so that the child
+//! processes of git inherit them. Every call has a timeout and a maximum output size.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,21 +21,21 @@ use nix::sys::signal::Signal;
 
 use super::jail::Jail;
 use super::stderr_messages::GitMessage;
-use crate::sys::pre_exec::END_OF_GIT;
+use crate::sys::pre_exec::GIT_END_SIGNAL;
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};
 use crate::sys::signals;
 
-/// Whose configuration applies to a call.
+/// Whose git configuration applies to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// The user's, from all files: only for calls that read nothing an agent wrote.
+    /// All of the user's configuration files. Only for calls that read nothing an agent wrote.
     User,
-    /// Only the repository's own.
+    /// Only the configuration of the repository, with [`NEUTRAL_OVERRIDES`] on top.
     Neutral,
 }
 
-/// Settings that every call overrides.
-const ALWAYS: &[(&str, &str)] = &[
+/// Settings that guard overrides in every call, because they make git run programs or do extra work.
+const OVERRIDES: &[(&str, &str)] = &[
     ("core.fsmonitor", "false"),
     ("core.hooksPath", "/dev/null"),
     ("core.splitIndex", "false"),
@@ -58,8 +58,8 @@ const ALWAYS: &[(&str, &str)] = &[
     ("hook.push-to-checkout.enabled", "false"),
 ];
 
-/// Further overrides for calls that read what an agent wrote.
-const NEUTRAL: &[(&str, &str)] = &[
+/// Further overrides of calls with [`Trust::Neutral`], which may read what an agent wrote.
+const NEUTRAL_OVERRIDES: &[(&str, &str)] = &[
     // The user's git checked the owner when guard found the repository. From then on guard names the
     // repository explicitly.
     ("safe.directory", "*"),
@@ -77,8 +77,8 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("diff.orderFile", "/dev/null"),
 ];
 
-/// The user's variables that say how to reach other machines, and where their configuration is.
-const USERS: &[&str] = &[
+/// The `GIT_*` variables of the user that guard keeps: how to reach remotes, and where the configuration is.
+const KEPT_VARIABLES: &[&str] = &[
     "GIT_SSH",
     "GIT_SSH_COMMAND",
     "GIT_ASKPASS",
@@ -87,28 +87,29 @@ const USERS: &[&str] = &[
     "GIT_CONFIG_NOSYSTEM",
 ];
 
-/// Memory limit of one process that reads what an agent wrote.
-const MOST_MEMORY: u64 = 4 << 30;
-/// Memory limit with the user's configuration, whose filters may need more.
-const MOST_MEMORY_OF_USERS: u64 = 8 << 30;
-/// After a termination signal, calls that must not be interrupted have this long to finish.
+/// Memory limit of a git process with [`Trust::Neutral`], in bytes.
+const MAX_MEMORY: u64 = 4 << 30;
+/// Memory limit of a git process with [`Trust::User`], in bytes: the user's filters may need more.
+const MAX_MEMORY_USER: u64 = 8 << 30;
+/// How long a call that is not interruptible may still run after guard received a termination signal.
 const GRACE: Duration = Duration::from_secs(10);
-/// Timeout of calls that start after the signal.
-const GRACE_OF_LATER: Duration = Duration::from_secs(2);
+/// The minimum time that a call gets which starts after the signal.
+const LATE_CALL_GRACE: Duration = Duration::from_secs(2);
 
-/// Default timeout.
-const LONGEST: Duration = Duration::from_secs(600);
+/// Default timeout of a call.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum number of bytes read from git's standard error.
-const MOST_SAID: u64 = 8 << 10;
+const MAX_STDERR_BYTES: u64 = 8 << 10;
 
 /// Why a git call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// There is no git, or only guard's shim, or only in a place where an agent could have put it.
-    #[error("git cannot be started: {0}")]
+    /// `PATH` has no usable git: none at all, only guard's shim, or only one that an agent could have
+    /// written.
+    #[error("cannot find a git program to run: {0}")]
     NotFound(ProgramNotFound),
-    /// git could not be started, or its pipes failed.
-    #[error("git {verb}: {source}")]
+    /// Starting git, or reading from or writing to it, failed.
+    #[error("cannot run git {verb}: {source}")]
     Io {
         /// The git subcommand.
         verb: String,
@@ -116,25 +117,25 @@ pub enum GitError {
         source: io::Error,
     },
     /// git exited with an error.
-    #[error("git {verb} failed{}", said(.message, *.code))]
+    #[error("git {verb} failed{}", failure_detail(.message, *.code))]
     Failed {
         /// The git subcommand.
         verb: String,
         /// The exit code, or 128 plus the signal number.
         code: i32,
-        /// What git printed, without control characters.
+        /// What git printed to standard error, without control characters.
         message: String,
     },
     /// git exceeded its timeout.
-    #[error("git {verb} took longer than {} s and was ended", limit.as_secs())]
+    #[error("git {verb} took longer than {} s, and guard ended it", limit.as_secs())]
     TimedOut {
         /// The git subcommand.
         verb: String,
         /// The timeout.
         limit: Duration,
     },
-    /// Guard received a termination signal and ended the call.
-    #[error("git {verb} was ended by {signal}")]
+    /// Guard received a termination signal and therefore ended the call.
+    #[error("guard ended git {verb} because it received {signal}")]
     Interrupted {
         /// The git subcommand.
         verb: String,
@@ -142,7 +143,7 @@ pub enum GitError {
         signal: Signal,
     },
     /// git's output exceeded its limit.
-    #[error("git {verb} answered more than {limit} bytes")]
+    #[error("git {verb} printed more than the limit of {limit} bytes")]
     TooMuch {
         /// The git subcommand.
         verb: String,
@@ -151,27 +152,27 @@ pub enum GitError {
     },
 }
 
-fn said(message: &str, code: i32) -> String {
+fn failure_detail(message: &str, code: i32) -> String {
     if message.is_empty() { format!(" (exit code {code})") } else { format!(": {message}") }
 }
 
-/// Finds the real git, outside any place that an agent can write, and the PATH for its children.
-fn found() -> Result<&'static (PathBuf, OsString), GitError> {
+/// Finds the git program in a directory that no agent can write, and the `PATH` for its child processes.
+fn find_git() -> Result<&'static (PathBuf, OsString), GitError> {
     static FOUND: OnceLock<Result<(PathBuf, OsString), ProgramNotFound>> = OnceLock::new();
     let search = || {
         let search = ProgramSearch::from_environment();
-        Ok((search.find_if("git", is_real)?, search.path()))
+        Ok((search.find_if("git", is_real_git)?, search.path()))
     };
     FOUND.get_or_init(search).as_ref().map_err(|error| GitError::NotFound(error.clone()))
 }
 
-/// The path of the real git.
+/// The path of the git program, which is never guard's shim.
 pub(crate) fn program() -> Result<&'static Path, GitError> {
-    found().map(|(program, _)| program.as_path())
+    find_git().map(|(program, _)| program.as_path())
 }
 
 /// True if the file is executable and is not guard's shim.
-fn is_real(file: &Path) -> bool {
+fn is_real_git(file: &Path) -> bool {
     let Ok(resolved) = file.canonicalize() else { return false };
     let is_shim = resolved.file_name().is_some_and(|name| name == "guard-shim" || name == "guard");
     !is_shim && nix::unistd::access(&resolved, nix::unistd::AccessFlags::X_OK).is_ok()
@@ -184,45 +185,45 @@ pub(crate) struct Git {
     config: Vec<(String, OsString)>,
     input: Vec<u8>,
     limit: Duration,
-    most: usize,
-    is_alone: bool,
+    max_output: usize,
+    is_session_leader: bool,
     is_interruptible: bool,
 }
 
-/// The result of a call.
-pub(crate) struct Answer {
+/// The exit status and output of a finished call.
+pub(crate) struct GitOutput {
     pub(crate) status: ExitStatus,
     pub(crate) output: Vec<u8>,
     pub(crate) message: String,
 }
 
-impl Answer {
-    /// The exit code as a shell reports it.
+impl GitOutput {
+    /// The exit code as a shell reports it: 128 plus the signal number if a signal ended git.
     pub(crate) fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 }
 
 impl Git {
-    /// A call of this subcommand; its arguments follow.
+    /// Builds a call of the git subcommand `verb`. The caller adds its arguments.
     pub(crate) fn new(trust: Trust, verb: &str) -> Result<Self, GitError> {
-        let (program, path) = found()?;
+        let (program, path) = find_git()?;
         let mut command = Command::new(program);
         let memory = match trust {
-            Trust::User => MOST_MEMORY_OF_USERS,
-            Trust::Neutral => MOST_MEMORY,
+            Trust::User => MAX_MEMORY_USER,
+            Trust::Neutral => MAX_MEMORY,
         };
-        crate::sys::pre_exec::bound_git(&mut command, memory);
+        crate::sys::pre_exec::limit_git_memory(&mut command, memory);
         let mut config: Vec<(String, OsString)> = Vec::new();
         let mut add = |list: &[(&str, &str)]| {
             config.extend(list.iter().map(|(key, value)| ((*key).to_string(), OsString::from(value))));
         };
-        add(ALWAYS);
+        add(OVERRIDES);
         match trust {
             Trust::User => {
                 for (name, _) in std::env::vars_os() {
                     let is_git = name.as_bytes().starts_with(b"GIT_");
-                    if is_git && !USERS.iter().any(|kept| name == *kept) {
+                    if is_git && !KEPT_VARIABLES.iter().any(|kept| name == *kept) {
                         command.env_remove(name);
                     }
                 }
@@ -230,7 +231,7 @@ impl Git {
                 command.env("PATH", path);
             }
             Trust::Neutral => {
-                add(NEUTRAL);
+                add(NEUTRAL_OVERRIDES);
                 command
                     .env_clear()
                     .env("PATH", "/usr/local/bin:/usr/bin:/bin")
@@ -260,28 +261,28 @@ impl Git {
             verb,
             config,
             input,
-            limit: LONGEST,
-            most: 1 << 30,
-            is_alone: false,
+            limit: DEFAULT_TIMEOUT,
+            max_output: 1 << 30,
+            is_session_leader: false,
             is_interruptible: false,
         })
     }
 
-    /// Sets the git directory.
-    pub(crate) fn dir(self, folder: &Path) -> Self {
-        self.env("GIT_DIR", folder)
+    /// Sets the git directory (`GIT_DIR`).
+    pub(crate) fn git_dir(self, dir: &Path) -> Self {
+        self.env("GIT_DIR", dir)
     }
 
-    /// Sets the working tree, and starts git in it.
-    pub(crate) fn worktree(self, folder: &Path) -> Self {
-        let mut this = self.env("GIT_WORK_TREE", folder);
-        this.command.current_dir(folder);
+    /// Sets the working tree (`GIT_WORK_TREE`), and starts git in it.
+    pub(crate) fn worktree(self, dir: &Path) -> Self {
+        let mut this = self.env("GIT_WORK_TREE", dir);
+        this.command.current_dir(dir);
         this
     }
 
-    /// Sets git's working directory.
-    pub(crate) fn within(mut self, folder: &Path) -> Self {
-        self.command.current_dir(folder);
+    /// Sets the working directory of the git process.
+    pub(crate) fn current_dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
         self
     }
 
@@ -311,14 +312,14 @@ impl Git {
         self
     }
 
-    pub(crate) fn limit(mut self, limit: Duration) -> Self {
+    pub(crate) fn timeout(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Sets the maximum size of the output.
-    pub(crate) fn most(mut self, bytes: usize) -> Self {
-        self.most = bytes;
+    /// Sets the maximum size of the standard output, in bytes.
+    pub(crate) fn max_output(mut self, bytes: usize) -> Self {
+        self.max_output = bytes;
         self
     }
 
@@ -329,13 +330,13 @@ impl Git {
     }
 
     /// Runs git without a terminal, in its own session, so that guard can end it with all of its children.
-    pub(crate) fn alone(mut self) -> Self {
-        crate::sys::pre_exec::alone_in_session(&mut self.command);
-        self.is_alone = true;
+    pub(crate) fn in_own_session(mut self) -> Self {
+        crate::sys::pre_exec::start_in_new_session(&mut self.command);
+        self.is_session_leader = true;
         self
     }
 
-    /// Ends the call when a termination signal is pending (signals are blocked at that time).
+    /// Makes guard end the call as soon as a termination signal is pending. (Guard blocks signals meanwhile.)
     pub(crate) fn interruptible(mut self) -> Self {
         self.is_interruptible = true;
         self
@@ -348,25 +349,25 @@ impl Git {
     /// Starts git with its standard output piped.
     pub(crate) fn start(mut self) -> Result<Running, GitError> {
         self.command.stdout(Stdio::piped());
-        self.launch()
+        self.spawn_with_input()
     }
 
     /// Starts git with its standard output piped, and its standard input read from `from`.
-    pub(crate) fn start_from(mut self, from: impl Into<Stdio>) -> Result<Running, GitError> {
+    pub(crate) fn start_with_stdin(mut self, from: impl Into<Stdio>) -> Result<Running, GitError> {
         self.command.stdout(Stdio::piped());
         self.command.stdin(from);
-        self.begin()
+        self.spawn()
     }
 
     /// Starts git with its standard output sent to `to`.
-    pub(crate) fn start_into(mut self, to: OwnedFd) -> Result<Running, GitError> {
+    pub(crate) fn start_with_stdout(mut self, to: OwnedFd) -> Result<Running, GitError> {
         self.command.stdout(to);
-        self.launch()
+        self.spawn_with_input()
     }
 
-    fn launch(mut self) -> Result<Running, GitError> {
+    fn spawn_with_input(mut self) -> Result<Running, GitError> {
         self.command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
-        let mut running = self.begin()?;
+        let mut running = self.spawn()?;
         // Input that fits into the pipe's buffer needs no thread. If git ends early, its exit code says so.
         if running.input.len() <= 4096
             && let Some(mut pipe) = running.child.stdin.take()
@@ -376,7 +377,7 @@ impl Git {
         Ok(running)
     }
 
-    fn begin(mut self) -> Result<Running, GitError> {
+    fn spawn(mut self) -> Result<Running, GitError> {
         self.command.env("GIT_CONFIG_COUNT", self.config.len().to_string());
         for (index, (key, value)) in self.config.iter().enumerate() {
             self.command.env(format!("GIT_CONFIG_KEY_{index}"), key);
@@ -384,34 +385,45 @@ impl Git {
         }
         // If guard holds signals back until an operation is complete, Ctrl-C on the terminal must not
         // interrupt git either.
-        if !self.is_alone && !self.is_interruptible && signals::are_held() {
+        if !self.is_session_leader && !self.is_interruptible && signals::are_blocked() {
             self.command.process_group(0);
         }
-        // A memory file instead of a pipe: nobody has to drain it while git runs.
+        // A memory file instead of a pipe, so that guard need not drain it while git runs.
         let errors = memory_file().map_err(|error| self.failed(error))?;
         let for_child = errors.try_clone().map_err(|error| self.failed(error))?;
         self.command.stderr(for_child);
         let child = self.command.spawn().map_err(|error| self.failed(error))?;
-        let Self { verb, input, limit, most, is_alone, is_interruptible, .. } = self;
+        let Self { verb, input, limit, max_output, is_session_leader, is_interruptible, .. } = self;
         let deadline = Instant::now() + limit;
-        let began = Instant::now();
-        Ok(Running { child, errors, verb, input, began, deadline, limit, most, is_alone, is_interruptible })
+        let started = Instant::now();
+        Ok(Running {
+            child,
+            errors,
+            verb,
+            input,
+            started,
+            deadline,
+            limit,
+            max_output,
+            is_session_leader,
+            is_interruptible,
+        })
     }
 
     /// Runs git to its end, and returns the result whatever the exit code.
-    pub(crate) fn answer(self) -> Result<Answer, GitError> {
+    pub(crate) fn output(self) -> Result<GitOutput, GitError> {
         self.start()?.finish()
     }
 
     /// Runs git; an exit code other than 0 is an error.
     pub(crate) fn run(self) -> Result<Vec<u8>, GitError> {
-        self.start()?.succeed()
+        self.start()?.expect_success()
     }
 }
 
-/// Retries a call that failed because another git was creating or removing a worktree: git reads the
-/// directories of all worktrees, and fails if a `commondir` file is still empty, or already gone.
-pub(crate) fn again_when_interfered<T, E: std::fmt::Display>(
+/// Retries a call that fails because another git process is creating or removing a worktree: git reads the
+/// admin directories of all worktrees, and fails if a `commondir` file is still empty or already gone.
+pub(crate) fn retry_during_worktree_changes<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     let mut pause = Duration::from_millis(5);
@@ -430,7 +442,7 @@ pub(crate) fn again_when_interfered<T, E: std::fmt::Display>(
 }
 
 /// How often an interruptible call checks for pending signals.
-const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 fn memory_file() -> io::Result<File> {
     let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
@@ -443,20 +455,20 @@ pub(crate) struct Running {
     errors: File,
     pub(crate) verb: String,
     input: Vec<u8>,
-    began: Instant,
+    started: Instant,
     deadline: Instant,
     limit: Duration,
-    most: usize,
-    is_alone: bool,
+    max_output: usize,
+    is_session_leader: bool,
     is_interruptible: bool,
 }
 
-/// The first termination signal that was noticed, and when.
-fn asked_to_end() -> Option<(Instant, Signal)> {
+/// The first termination signal that guard noticed, and when.
+fn first_termination_signal() -> Option<(Instant, Signal)> {
     static SINCE: OnceLock<(Instant, Signal)> = OnceLock::new();
     if SINCE.get().is_none()
-        && signals::are_held()
-        && let Some(signal) = signals::waiting()
+        && signals::are_blocked()
+        && let Some(signal) = signals::pending_end_signal()
     {
         let _ = SINCE.set((Instant::now(), signal));
     }
@@ -464,29 +476,29 @@ fn asked_to_end() -> Option<(Instant, Signal)> {
 }
 
 impl Running {
-    /// Writes the input, reads the output to its end, and waits.
-    pub(crate) fn finish(mut self) -> Result<Answer, GitError> {
+    /// Writes git's input, reads its output, and waits until it exits.
+    pub(crate) fn finish(mut self) -> Result<GitOutput, GitError> {
         let input = std::mem::take(&mut self.input);
         let feed =
             |mut pipe: std::process::ChildStdin| std::thread::spawn(move || drop(pipe.write_all(&input)));
         let feeder = self.child.stdin.take().map(feed);
         let mut output = Vec::new();
         if let Err(error) = self.read(&mut output) {
-            self.end();
+            self.terminate();
             return Err(error);
         }
         let status = self.wait()?;
         if let Some(feeder) = feeder {
             let _ = feeder.join();
         }
-        Ok(Answer { status, output, message: self.message() })
+        Ok(GitOutput { status, output, message: self.message() })
     }
 
     /// True if git writes anything to standard output within its timeout. The rest of the output is not read.
-    pub(crate) fn says_anything(mut self) -> bool {
+    pub(crate) fn has_output(mut self) -> bool {
         let said = self.child.stdout.take().is_some_and(|mut pipe| {
             loop {
-                let Ok(timeout) = self.left() else { return false };
+                let Ok(timeout) = self.poll_timeout() else { return false };
                 match poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)], timeout) {
                     Ok(0) | Err(nix::errno::Errno::EINTR) => {}
                     Ok(_) => return pipe.read(&mut [0u8; 1]).is_ok_and(|count| count > 0),
@@ -500,7 +512,7 @@ impl Running {
     }
 
     /// Like `finish`; an exit code other than 0 is an error.
-    pub(crate) fn succeed(self) -> Result<Vec<u8>, GitError> {
+    pub(crate) fn expect_success(self) -> Result<Vec<u8>, GitError> {
         let verb = self.verb.clone();
         let answer = self.finish()?;
         if answer.status.success() {
@@ -517,12 +529,13 @@ impl Running {
         GitError::Io { verb: self.verb.clone(), source }
     }
 
-    fn interrupted(&self) -> Result<(), GitError> {
+    fn check_interrupted(&self) -> Result<(), GitError> {
         let signal = if self.is_interruptible {
-            signals::waiting()
+            signals::pending_end_signal()
         } else {
-            let is_over = |since: Instant| Instant::now() > (since + GRACE).max(self.began + GRACE_OF_LATER);
-            asked_to_end().filter(|(since, _)| is_over(*since)).map(|(_, signal)| signal)
+            let is_over =
+                |since: Instant| Instant::now() > (since + GRACE).max(self.started + LATE_CALL_GRACE);
+            first_termination_signal().filter(|(since, _)| is_over(*since)).map(|(_, signal)| signal)
         };
         match signal {
             Some(signal) => Err(GitError::Interrupted { verb: self.verb.clone(), signal }),
@@ -530,31 +543,31 @@ impl Running {
         }
     }
 
-    /// The time left until the deadline; an error if there is none.
-    pub(crate) fn left(&self) -> Result<PollTimeout, GitError> {
+    /// How long to wait in the next `poll`. Fails if the deadline has passed or guard must end the call.
+    pub(crate) fn poll_timeout(&self) -> Result<PollTimeout, GitError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(self.timed_out());
         }
-        self.interrupted()?;
-        let look = if self.is_interruptible { LOOK_FOR_SIGNALS } else { LOOK_FOR_SIGNALS * 10 };
+        self.check_interrupted()?;
+        let look = if self.is_interruptible { SIGNAL_POLL_INTERVAL } else { SIGNAL_POLL_INTERVAL * 10 };
         let left = left.min(look);
         let milliseconds = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
         Ok(PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX))
     }
 
-    /// As much output as the size limit and the timeout allow, and whether it is complete. git's exit code
-    /// counts only if the output is complete.
-    pub(crate) fn part(mut self) -> Result<(Vec<u8>, bool), GitError> {
+    /// Reads as much output as the size limit and the timeout allow. Returns it, and whether it is complete.
+    /// Fails if git printed everything and then exited with an error.
+    pub(crate) fn read_partial(mut self) -> Result<(Vec<u8>, bool), GitError> {
         let mut output = Vec::new();
         match self.read(&mut output) {
             Ok(()) => {}
             Err(GitError::TimedOut { .. } | GitError::TooMuch { .. }) => {
-                self.end();
+                self.terminate();
                 return Ok((output, false));
             }
             Err(error) => {
-                self.end();
+                self.terminate();
                 return Err(error);
             }
         }
@@ -570,7 +583,7 @@ impl Running {
         let Some(mut pipe) = self.child.stdout.take() else { return Ok(()) };
         let mut buffer = vec![0u8; 64 << 10];
         loop {
-            let timeout = self.left()?;
+            let timeout = self.poll_timeout()?;
             let mut wanted = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
             match poll(&mut wanted, timeout) {
                 Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
@@ -579,8 +592,8 @@ impl Running {
             }
             match pipe.read(&mut buffer) {
                 Ok(0) => return Ok(()),
-                Ok(count) if output.len() + count > self.most => {
-                    return Err(GitError::TooMuch { verb: self.verb.clone(), limit: self.most });
+                Ok(count) if output.len() + count > self.max_output => {
+                    return Err(GitError::TooMuch { verb: self.verb.clone(), limit: self.max_output });
                 }
                 Ok(count) => output.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -589,7 +602,7 @@ impl Running {
         }
     }
 
-    /// Waits for git to end; kills it after the deadline.
+    /// Waits until git exits; ends it if the deadline passes or guard must end the call.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus, GitError> {
         let mut pause = Duration::from_micros(50);
         loop {
@@ -597,11 +610,11 @@ impl Running {
                 return Ok(status);
             }
             if Instant::now() >= self.deadline {
-                self.end();
+                self.terminate();
                 return Err(self.timed_out());
             }
-            if let Err(interrupted) = self.interrupted() {
-                self.end();
+            if let Err(interrupted) = self.check_interrupted() {
+                self.terminate();
                 return Err(interrupted);
             }
             std::thread::sleep(pause);
@@ -609,14 +622,14 @@ impl Running {
         }
     }
 
-    /// Ends git with a signal that it can handle first, so that it removes its temporary files.
-    pub(crate) fn end(&mut self) {
+    /// Ends git. Sends a signal that git can handle first, so that git removes its temporary files.
+    pub(crate) fn terminate(&mut self) {
         let pid = self.child.id() as i32;
-        // Signal the process group if git leads one: its children would keep the pipe open.
-        let pid = nix::unistd::Pid::from_raw(if self.is_alone { -pid } else { pid });
-        let _ = nix::sys::signal::kill(pid, END_OF_GIT);
-        let patience = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < patience {
+        // Signal the process group if git leads one, because its children would keep the pipe open.
+        let pid = nix::unistd::Pid::from_raw(if self.is_session_leader { -pid } else { pid });
+        let _ = nix::sys::signal::kill(pid, GIT_END_SIGNAL);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
@@ -630,7 +643,7 @@ impl Running {
     pub(crate) fn message(&mut self) -> String {
         let mut bytes = Vec::new();
         let _ = self.errors.seek(SeekFrom::Start(0));
-        let _ = (&mut self.errors).take(MOST_SAID).read_to_end(&mut bytes);
+        let _ = (&mut self.errors).take(MAX_STDERR_BYTES).read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes);
         let plain = |line: &str| -> String {
             line.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).collect()
@@ -642,10 +655,10 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// The call was abandoned because something else failed.
+    /// Ends git if the caller abandoned the call because of another failure.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            self.end();
+            self.terminate();
         }
     }
 }

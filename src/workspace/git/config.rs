@@ -1,11 +1,11 @@
-//! Selects which of the user's git settings the agent's private repository gets.
+//! Selects the git settings of the user that guard copies into the agent's quarantine repository.
 //!
-//! Kept are the committer's identity, and settings that change the meaning or output of common commands.
-//! Dropped are credentials, local paths, and everything that starts programs. Filters are an exception:
-//! without them files would be committed wrongly, and they run inside the sandbox.
+//! Guard copies the committer's identity, and settings that change the meaning or output of common commands.
+//! It does not copy credentials, local paths, and settings that start programs. Filters are an exception:
+//! without them git would commit wrong file contents, and they run inside the sandbox.
 
 use super::command::GitError;
-use super::repository::{PATIENCE, Repository};
+use super::repository::{QUERY_TIMEOUT, Repository};
 use super::url_credentials::{credentials, without_credentials};
 
 /// One setting. The key is in git's form: section and name in lower case, the subsection unchanged.
@@ -13,8 +13,8 @@ use super::url_credentials::{credentials, without_credentials};
 pub(crate) struct Setting {
     pub(crate) key: String,
     pub(crate) value: Option<Vec<u8>>,
-    /// It comes from the repository's own files, not from the user's or the system's.
-    pub(crate) is_repositorys: bool,
+    /// True if the setting comes from a file of the repository, not from the user's or the system's files.
+    pub(crate) is_from_repository: bool,
 }
 
 /// The user's settings, in order: later values override earlier ones.
@@ -24,14 +24,14 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The git call that lists the settings.
-    pub(crate) fn call(repository: &Repository) -> Result<super::command::Git, GitError> {
+    /// Builds the git call that lists all settings of a repository.
+    pub(crate) fn list_call(repository: &Repository) -> Result<super::command::Git, GitError> {
         // A FIFO in place of a configuration file would block it forever.
-        Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]).limit(PATIENCE))
+        Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]).timeout(QUERY_TIMEOUT))
     }
 
-    /// Parses the output of that call.
-    pub(crate) fn understand(output: &[u8]) -> Self {
+    /// Parses the output of the git call that lists all settings.
+    pub(crate) fn parse(output: &[u8]) -> Self {
         let mut parts = output.split(|byte| *byte == 0);
         let mut all = Vec::new();
         while let (Some(scope), Some(entry)) = (parts.next(), parts.next()) {
@@ -43,60 +43,60 @@ impl Settings {
             let Some(key) = halves.next() else { continue };
             // git accepts keys that are not UTF-8, and may run their values: keep them.
             let key = String::from_utf8_lossy(key).into_owned();
-            let is_repositorys = !matches!(scope, b"system" | b"global");
-            all.push(Setting { key, value: halves.next().map(<[u8]>::to_vec), is_repositorys });
+            let is_from_repository = !matches!(scope, b"system" | b"global");
+            all.push(Setting { key, value: halves.next().map(<[u8]>::to_vec), is_from_repository });
         }
         Self { all }
     }
 
-    /// The effective value of a key.
+    /// The effective value of a key; `None` if it is not set.
     pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
         self.all.iter().rev().find(|setting| setting.key == key)?.value.as_deref()
     }
 
-    /// The settings from the repository's own files.
-    pub(crate) fn of_repository(&self) -> impl Iterator<Item = &Setting> {
-        self.all.iter().filter(|setting| setting.is_repositorys)
+    /// The settings from files of the repository.
+    pub(crate) fn repository_settings(&self) -> impl Iterator<Item = &Setting> {
+        self.all.iter().filter(|setting| setting.is_from_repository)
     }
 
-    /// The effective value of a key in the repository's own files.
-    pub(crate) fn in_repository(&self, key: &str) -> Option<&[u8]> {
-        self.of_repository().filter(|setting| setting.key == key).last()?.value.as_deref()
+    /// The effective value of a key if only the repository's files counted.
+    pub(crate) fn repository_value(&self, key: &str) -> Option<&[u8]> {
+        self.repository_settings().filter(|setting| setting.key == key).last()?.value.as_deref()
     }
 
-    /// True if the user's or the system's configuration has the same setting for every repository.
-    pub(crate) fn is_users(&self, setting: &Setting) -> bool {
+    /// True if the user's or the system's configuration has the same key with the same value.
+    pub(crate) fn is_also_global(&self, setting: &Setting) -> bool {
         let same = |other: &Setting| other.key == setting.key && other.value == setting.value;
-        self.all.iter().any(|other| !other.is_repositorys && same(other))
+        self.all.iter().any(|other| !other.is_from_repository && same(other))
     }
 
-    /// True if the user's or the system's configuration defines filters for every repository.
-    pub(crate) fn has_filters_of_users(&self) -> bool {
+    /// True if the user's or the system's configuration defines filter programs.
+    pub(crate) fn has_global_filters(&self) -> bool {
         let is_program = |key: &str| [".clean", ".smudge", ".process"].iter().any(|end| key.ends_with(end));
         self.all.iter().any(|setting| {
-            !setting.is_repositorys && setting.key.starts_with("filter.") && is_program(&setting.key)
+            !setting.is_from_repository && setting.key.starts_with("filter.") && is_program(&setting.key)
         })
     }
 
-    /// The settings that the private repository gets.
-    pub(crate) fn kept(&self) -> Vec<Setting> {
+    /// The settings that guard copies into the quarantine, without credentials.
+    pub(crate) fn for_quarantine(&self) -> Vec<Setting> {
         let is_text = |setting: &&Setting| !setting.key.contains(char::REPLACEMENT_CHARACTER);
         let kept = self.all.iter().filter(is_text).filter(|setting| is_kept(&setting.key)).cloned();
         kept.map(without_credentials).collect()
     }
 
-    /// Passwords and tokens in the URLs of settings.
+    /// The passwords and tokens in the URLs of all settings.
     pub(crate) fn credentials(&self) -> Vec<Vec<u8>> {
-        self.all.iter().flat_map(credentials).take(MOST_CREDENTIALS).collect()
+        self.all.iter().flat_map(credentials).take(MAX_CREDENTIALS).collect()
     }
 }
 
 /// Maximum number of credentials to redact from transcripts.
-const MOST_CREDENTIALS: usize = 1_000;
+const MAX_CREDENTIALS: usize = 1_000;
 
-/// Sections that are kept, each with its exceptions. An exception matches the first or the last part of the
-/// rest of the key.
-const SECTIONS: &[(&str, &[&str])] = &[
+/// Sections that guard copies, each with its exceptions. An exception matches the first or the last part of
+/// the key after the section.
+const KEPT_SECTIONS: &[(&str, &[&str])] = &[
     ("user", &["signingkey"]),
     ("author", &[]),
     ("committer", &[]),
@@ -128,8 +128,8 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("lfs", &["storage", "customtransfer", "extension"]),
 ];
 
-/// Settings of `core` that change the meaning or display of files and commits.
-const CORE: &[&str] = &[
+/// Settings of `core` that guard copies: they change the meaning or display of files and commits.
+const KEPT_CORE: &[&str] = &[
     "abbrev",
     "autocrlf",
     "bigfilethreshold",
@@ -161,14 +161,14 @@ fn is_kept(key: &str) -> bool {
     let Some((section, rest)) = key.split_once('.') else { return false };
     let name = rest.rsplit('.').next().unwrap_or(rest);
     match section {
-        "core" => CORE.contains(&rest),
+        "core" => KEPT_CORE.contains(&rest),
         "remote" => matches!(name, "url" | "fetch") && rest.contains('.'),
         "tag" => name == "sort",
         "push" => name == "default",
         _ => {
             let first = rest.split('.').next().unwrap_or(rest);
             let is_left_out = |without: &&[&str]| without.contains(&name) || without.contains(&first);
-            SECTIONS.iter().any(|(known, without)| *known == section && !is_left_out(without))
+            KEPT_SECTIONS.iter().any(|(known, without)| *known == section && !is_left_out(without))
         }
     }
 }
@@ -219,7 +219,7 @@ mod tests {
     fn settings(entries: &[(&str, &str, &str)]) -> Settings {
         let text: String =
             entries.iter().map(|(scope, key, value)| format!("{scope}\0{key}\n{value}\0")).collect();
-        Settings::understand(text.as_bytes())
+        Settings::parse(text.as_bytes())
     }
 
     #[test]
@@ -241,9 +241,9 @@ mod tests {
             ("local", "filter.lfs.clean", "git-lfs clean -- %f"),
             ("command", "core.autocrlf", "true"),
         ]);
-        let keys: Vec<String> = all.kept().into_iter().map(|setting| setting.key).collect();
+        let keys: Vec<String> = all.for_quarantine().into_iter().map(|setting| setting.key).collect();
         assert_eq!(keys, ["user.name", "remote.origin.url", "diff.algorithm", "filter.lfs.clean"]);
-        assert_eq!(all.kept()[1].value.as_deref(), Some(&b"https://example.org/x.git"[..]));
+        assert_eq!(all.for_quarantine()[1].value.as_deref(), Some(&b"https://example.org/x.git"[..]));
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
             ("global", "url.https://me:TOKEN-6@host/.insteadof", "x:"),
             ("local", "http.https://host/.extraheader", "AUTHORIZATION: basic TOKEN-7"),
         ]);
-        let text = String::from_utf8(render(&all.kept())).unwrap_or_default();
+        let text = String::from_utf8(render(&all.for_quarantine())).unwrap_or_default();
         assert!(!text.contains("TOKEN") && text.contains("[lfs \"https://host/\"]"), "{text}");
         let found = all.credentials();
         for number in [1, 3, 4, 5, 6, 7] {
@@ -271,7 +271,7 @@ mod tests {
         let text = render(&[Setting {
             key: "filter.a \"b\\.c.clean".to_string(),
             value: Some(b"x \"y\" \\ ; # \n\tz ".to_vec()),
-            is_repositorys: false,
+            is_from_repository: false,
         }]);
         assert_eq!(
             String::from_utf8(text).unwrap_or_default(),

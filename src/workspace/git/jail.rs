@@ -1,5 +1,6 @@
-//! The jail for guard's own git processes that read what an agent wrote: no network, no access to other processes,
-//! nothing to write except named directories, few readable paths, and limits on CPU time and memory.
+//! The jail (a stricter sandbox) for guard's own git processes that read what an agent wrote: no network, no
+//! access to other processes, few readable paths, writes only to named directories, and limits on CPU time,
+//! memory and file size.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,10 +12,10 @@ use crate::sandbox::{self, Grant, Rights, SandboxError};
 use crate::sys::pre_exec;
 use crate::sys::pre_exec::Confinement;
 
-/// Programs and their libraries; nothing of the user's.
-const SYSTEM: &[&str] = &["/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store"];
+/// System directories that hold programs and their libraries, but no user data.
+const SYSTEM_DIRS: &[&str] = &["/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store"];
 /// Single files that the C library and git need.
-const FILES: &[&str] =
+const SYSTEM_FILES: &[&str] =
     &["/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/dev/zero", "/dev/urandom"];
 
 /// The restrictions of a jailed process.
@@ -27,26 +28,27 @@ pub(crate) struct Jail {
 pub(crate) struct Bounds {
     /// CPU time, in seconds.
     pub(crate) cpu_seconds: u64,
-    /// Memory, in bytes.
+    /// Memory (`RLIMIT_DATA`), in bytes.
     pub(crate) memory: u64,
-    /// Maximum size of a file that it writes.
+    /// Maximum size of a file that the process writes, in bytes.
     pub(crate) file: u64,
 }
 
 impl Jail {
-    /// A jail that may read and write these trees. With `alone`, it may not start processes.
+    /// Builds a jail for the program `git` that may read and write these directory trees. With `no_children`,
+    /// the jailed process may not start other processes, and the kernel kills it when guard dies.
     pub(crate) fn new(
         git: &Path,
         read: &[&Path],
         write: &[&Path],
-        alone: bool,
+        no_children: bool,
         bounds: Bounds,
     ) -> Result<Self, SandboxError> {
         let grant = |path: &Path, rights| Grant { path: path.to_path_buf(), rights, why: String::new() };
         let mut grants: Vec<Grant> =
-            SYSTEM.iter().map(|path| grant(Path::new(path), Rights::ReadExecute)).collect();
+            SYSTEM_DIRS.iter().map(|path| grant(Path::new(path), Rights::ReadExecute)).collect();
         grants.extend(git.canonicalize().ok().iter().map(|file| grant(file, Rights::ReadExecute)));
-        grants.extend(FILES.iter().map(|path| grant(Path::new(path), Rights::Read)));
+        grants.extend(SYSTEM_FILES.iter().map(|path| grant(Path::new(path), Rights::Read)));
         grants.push(grant(Path::new("/dev/null"), Rights::Device));
         grants.extend(read.iter().map(|path| grant(path, Rights::Read)));
         grants.extend(write.iter().map(|path| grant(path, Rights::Write)));
@@ -57,26 +59,28 @@ impl Jail {
             (Resource::RLIMIT_CORE, 0),
         ];
         let confinement = Confinement {
-            ruleset: sandbox::prepare(&grants)?,
-            filter: filter(alone)?,
+            ruleset: sandbox::prepare_ruleset(&grants)?,
+            filter: filter(no_children)?,
             limits,
-            dies_with_parent: alone,
+            dies_with_parent: no_children,
         };
         Ok(Self { confinement })
     }
 
+    /// Makes `command` enter the jail between fork and exec.
     pub(crate) fn confine(self, command: &mut Command) {
         pre_exec::confine(command, self.confinement);
     }
 }
 
-/// Compiled once: parsing the list of system calls takes longer than everything else here.
-fn filter(alone: bool) -> Result<Vec<libc::sock_filter>, SandboxError> {
+/// The seccomp filter of a jail. Compiled once, because parsing the list of system calls takes longer than
+/// all other steps.
+fn filter(no_children: bool) -> Result<Vec<libc::sock_filter>, SandboxError> {
     static MADE: [OnceLock<Vec<libc::sock_filter>>; 2] = [const { OnceLock::new() }; 2];
-    let place = &MADE[usize::from(alone)];
+    let place = &MADE[usize::from(no_children)];
     if let Some(made) = place.get() {
         return Ok(made.clone());
     }
-    let made = sandbox::offline(alone)?;
+    let made = sandbox::helper_filter(no_children)?;
     Ok(place.get_or_init(|| made).clone())
 }

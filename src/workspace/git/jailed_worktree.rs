@@ -1,5 +1,5 @@
-//! Builds jailed git calls on a working tree that an agent wrote. The repository is named explicitly, and git
-//! follows nothing in the tree.
+//! Builds jailed git calls on a working tree that an agent wrote. Each call names the repository explicitly,
+//! so that git follows no `.git` in the tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ use super::jail::{Bounds, Jail};
 use crate::workspace::{WorkspaceError, at};
 
 /// A working tree, and the git directories that belong to it.
-pub(crate) struct Tree<'t> {
+pub(crate) struct JailedWorktree<'t> {
     pub(crate) common_dir: &'t Path,
     pub(crate) admin_dir: &'t Path,
     pub(crate) worktree: &'t Path,
     pub(crate) objects: &'t [PathBuf],
     pub(crate) object_format: &'t str,
-    /// The user's own ignore file; it may be missing.
+    /// The user's global ignore file (`core.excludesFile`); the file may be missing.
     pub(crate) excludes: &'t Path,
-    /// The directory that git may write. It is not the real git directory: guard itself moves git's results
-    /// there.
+    /// The only directory, besides the object directory, that git may write.
     pub(crate) scratch: &'t Path,
 }
 
-impl Tree<'_> {
-    /// A call on the tree. Attributes from inside the tree are disabled, because they choose programs to run.
+impl JailedWorktree<'_> {
+    /// Builds a jailed git call on the tree. Ignores the `.gitattributes` files in the tree, because they
+    /// choose programs that git runs.
     pub(crate) fn git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
-        at("make", self.scratch, fs::create_dir_all(self.scratch))?;
+        at("create", self.scratch, fs::create_dir_all(self.scratch))?;
         let mut write: Vec<&Path> = vec![self.scratch];
         write.extend(self.objects.first().filter(|_| writes_objects).map(PathBuf::as_path));
         let mut read: Vec<&Path> = vec![self.worktree, self.common_dir, self.excludes];
@@ -33,7 +33,7 @@ impl Tree<'_> {
         let bounds = Bounds { cpu_seconds: 3600, memory: 4 << 30, file: libc::RLIM_INFINITY };
         let jail = Jail::new(program()?, &read, &write, false, bounds)?;
         let mut git = Git::new(Trust::Neutral, verb)?
-            .dir(self.admin_dir)
+            .git_dir(self.admin_dir)
             .worktree(self.worktree)
             .env("GIT_ATTR_SOURCE", empty_tree(self.object_format))
             .env("GIT_NO_REPLACE_OBJECTS", "1")

@@ -1,5 +1,5 @@
-//! Runs git, and reads repositories directly where that is safer. Never discovers a repository through the
-//! agent's worktree.
+//! Runs git, and reads files of repositories without git where that is safer. Never lets git discover a
+//! repository from the agent's worktree.
 pub(crate) mod command;
 pub(crate) mod config;
 pub(crate) mod find_worktree;

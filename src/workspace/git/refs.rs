@@ -1,76 +1,94 @@
-//! Reads the refs of a quarantine, which are files that an agent wrote.
+//! Reads the refs of a quarantine without git, because an agent wrote the files.
 //!
-//! git itself would follow symbolic links and symbolic refs, and read the quarantine's configuration to learn
-//! their format. Here a ref is a small regular file with an object id, or a line of `packed-refs`, and
-//! nothing else.
+//! git would follow symbolic links and symbolic refs, and read the quarantine's configuration to learn the
+//! ref format. This module accepts a ref only as a small regular file with an object id, or as a line of
+//! `packed-refs`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::repository::is_id;
 
-/// Maximum size of `packed-refs`, unless it was already large: then four times its size before the run. The
-/// file is never held in memory as a whole.
-const MOST_BYTES: u64 = 64 << 20;
+/// Maximum size of `packed-refs`, unless the file was already large before the run: then the maximum is four
+/// times its size at that time. Guard reads the file line by line.
+const MAX_BYTES: u64 = 64 << 20;
 /// Absolute maximum size of `packed-refs`.
-const MOST_BYTES_EVER: u64 = 1 << 30;
-/// A longer line is no ref.
-const LONGEST_LINE: usize = 64 << 10;
+const ABSOLUTE_MAX_BYTES: u64 = 1 << 30;
+/// Maximum length of a line of `packed-refs`.
+const MAX_LINE_BYTES: usize = 64 << 10;
 /// Maximum number of loose refs to read.
-const MOST_REFS: usize = 20_000;
-/// Maximum number of changed refs to list. The others are counted.
-pub(crate) const MOST_CHANGED: usize = 1_000;
-/// Maximum size of the listed names together.
-const MOST_CHANGED_BYTES: usize = 256 << 10;
+const MAX_REFS: usize = 20_000;
+/// Maximum number of changed refs to list; guard only counts the others.
+pub(crate) const MAX_CHANGED: usize = 1_000;
+/// Maximum total size of the listed names.
+const MAX_CHANGED_BYTES: usize = 256 << 10;
 /// Maximum depth of ref directories.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// Why a ref cannot be received.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RefError {
     /// The ref does not exist.
-    #[error("it is not there any more")]
+    #[error("it no longer exists in the quarantine")]
     Missing,
-    /// The ref names another ref.
-    #[error("it was made a symbolic ref to {0:?}")]
+    /// The ref names another ref instead of an object.
+    #[error("it is now a symbolic ref to {0:?}, which guard does not follow")]
     Symbolic(String),
-    /// The ref, or a directory above it, is a symbolic link or another special file.
-    #[error("it is {0}, not a plain file")]
-    NotPlain(&'static str),
-    /// The content is no object id.
-    #[error("it does not hold the name of an object")]
+    /// The ref's file, a directory above it, or `packed-refs` has an unexpected file type.
+    #[error("{} is {found}", path.display())]
+    NotPlain {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it is instead.
+        found: &'static str,
+    },
+    /// The ref's file does not contain an object id.
+    #[error("its ref does not contain an object id")]
     NotAnId,
-    /// The quarantine stores its refs as a reftable.
-    #[error("the refs are kept in the format reftable, which is not received")]
+    /// The quarantine stores its refs in a reftable.
+    #[error("the quarantine stores its refs in a reftable, and guard receives only refs in files")]
     Reftable,
-    /// The file cannot be read.
-    #[error("it cannot be read: {0}")]
+    /// A file cannot be read or is too large; the text names the file.
+    #[error("cannot read the refs of the quarantine: {0}")]
     Unreadable(String),
 }
 
-/// The size limit of `packed-refs`, depending on its size when the run began.
-fn most_bytes(before: &Path) -> u64 {
-    let before = before.symlink_metadata().map_or(0, |data| data.len());
-    MOST_BYTES.max(before.saturating_mul(4)).min(MOST_BYTES_EVER)
+const SYMLINK: &str = "a symbolic link, which guard does not follow";
+const NOT_A_FILE: &str = "not a regular file";
+
+fn unreadable(path: &Path, error: &io::Error) -> RefError {
+    RefError::Unreadable(format!("{}: {error}", path.display()))
 }
 
-/// The object that a ref of the quarantine names.
-pub(crate) fn read(git: &Path, before: &Path, name: &str, object_format: &str) -> Result<String, RefError> {
+/// The size limit of `packed-refs`, given the copy that guard made of it before the run.
+fn packed_refs_limit(before: &Path) -> u64 {
+    let before = before.symlink_metadata().map_or(0, |data| data.len());
+    MAX_BYTES.max(before.saturating_mul(4)).min(ABSOLUTE_MAX_BYTES)
+}
+
+/// Reads the id of the object that a ref of the quarantine names. `before` is the copy of `packed-refs` from
+/// before the run.
+pub(crate) fn read_ref(
+    git: &Path,
+    before: &Path,
+    name: &str,
+    object_format: &str,
+) -> Result<String, RefError> {
     if git.join("reftable").symlink_metadata().is_ok() {
         return Err(RefError::Reftable);
     }
-    match loose(git, name)? {
-        Some(text) => value(&text, object_format),
-        None => packed_one(&git.join("packed-refs"), most_bytes(before), name, object_format)?
+    match read_loose(git, name)? {
+        Some(text) => parse_value(&text, object_format),
+        None => find_packed(&git.join("packed-refs"), packed_refs_limit(before), name, object_format)?
             .ok_or(RefError::Missing),
     }
 }
 
-fn value(text: &[u8], object_format: &str) -> Result<String, RefError> {
+fn parse_value(text: &[u8], object_format: &str) -> Result<String, RefError> {
     if let Some(target) = text.strip_prefix(b"ref:") {
         let target: String = String::from_utf8_lossy(target)
             .trim()
@@ -83,8 +101,8 @@ fn value(text: &[u8], object_format: &str) -> Result<String, RefError> {
     if is_id(text, object_format) { Ok(text.to_string()) } else { Err(RefError::NotAnId) }
 }
 
-/// The content of a loose ref; `None` if there is no such file. Follows no symbolic link on the path.
-fn loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
+/// Reads the content of a loose ref; `None` if the file does not exist. Follows no symbolic link on the path.
+fn read_loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
     let mut path = git.to_path_buf();
     let mut parts = name.split('/').peekable();
     while let Some(part) = parts.next() {
@@ -92,61 +110,62 @@ fn loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
         let data = match path.symlink_metadata() {
             Ok(data) => data,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(RefError::Unreadable(error.to_string())),
+            Err(error) => return Err(unreadable(&path, &error)),
         };
         let kind = data.file_type();
         match parts.peek() {
-            _ if kind.is_symlink() => return Err(RefError::NotPlain("a link")),
+            _ if kind.is_symlink() => return Err(RefError::NotPlain { path, found: SYMLINK }),
             Some(_) if kind.is_dir() => {}
             // When git packs a ref, it may leave an empty directory of that name.
             None if kind.is_dir() => return Ok(None),
             None if kind.is_file() => {}
-            _ => return Err(RefError::NotPlain("no file")),
+            Some(_) => return Err(RefError::NotPlain { path, found: "not a directory" }),
+            None => return Err(RefError::NotPlain { path, found: NOT_A_FILE }),
         }
     }
-    let unreadable = |error: io::Error| RefError::Unreadable(error.to_string());
+    let failed = |error: io::Error| unreadable(&path, &error);
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(unreadable)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(failed)?;
     let mut text = Vec::new();
-    file.take(4096).read_to_end(&mut text).map_err(unreadable)?;
+    file.take(4096).read_to_end(&mut text).map_err(failed)?;
     Ok(Some(text))
 }
 
 /// Calls a function for every ref of a `packed-refs` file. Malformed lines are skipped.
-fn each_packed(
+fn for_each_packed(
     file: &Path,
-    most: u64,
+    max: u64,
     object_format: &str,
     mut each: impl FnMut(&[u8], &str),
 ) -> Result<(), RefError> {
-    let unreadable = |error: io::Error| RefError::Unreadable(error.to_string());
+    let failed = |error: io::Error| unreadable(file, &error);
+    let not_plain = |found| RefError::NotPlain { path: file.to_path_buf(), found };
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let opened = match OpenOptions::new().read(true).custom_flags(flags).open(file) {
         Ok(opened) => opened,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(RefError::NotPlain("a link")),
-        Err(error) => return Err(unreadable(error)),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(not_plain(SYMLINK)),
+        Err(error) => return Err(failed(error)),
     };
-    let data = opened.metadata().map_err(unreadable)?;
+    let data = opened.metadata().map_err(failed)?;
     if !data.is_file() {
-        return Err(RefError::NotPlain("no file"));
+        return Err(not_plain(NOT_A_FILE));
     }
-    if data.len() > most {
-        let (size, most) = (data.len() >> 20, most >> 20);
-        return Err(RefError::Unreadable(format!("packed-refs has {size} MiB, more than {most}")));
+    if data.len() > max {
+        let (size, max) = (data.len() >> 20, max >> 20);
+        return Err(RefError::Unreadable(format!("packed-refs has {size} MiB, the limit is {max} MiB")));
     }
-    let mut reader = io::BufReader::with_capacity(256 << 10, opened.take(most));
+    let mut reader = io::BufReader::with_capacity(256 << 10, opened.take(max));
     let mut line = Vec::new();
     loop {
         line.clear();
-        let read =
-            (&mut reader).take(LONGEST_LINE as u64).read_until(b'\n', &mut line).map_err(unreadable)?;
+        let read = (&mut reader).take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line).map_err(failed)?;
         if read == 0 {
             return Ok(());
         }
-        if read == LONGEST_LINE && !line.ends_with(b"\n") {
+        if read == MAX_LINE_BYTES && !line.ends_with(b"\n") {
             return Err(RefError::Unreadable(format!(
-                "packed-refs has a line of more than {LONGEST_LINE} bytes"
+                "packed-refs has a line of more than {MAX_LINE_BYTES} bytes"
             )));
         }
         let text = line.strip_suffix(b"\n").unwrap_or(&line);
@@ -162,10 +181,10 @@ fn each_packed(
     }
 }
 
-/// One ref of a `packed-refs` file; the last line that names it counts.
-fn packed_one(file: &Path, most: u64, wanted: &str, object_format: &str) -> Result<Option<String>, RefError> {
+/// Finds one ref in a `packed-refs` file; if several lines name it, the last one counts.
+fn find_packed(file: &Path, max: u64, wanted: &str, object_format: &str) -> Result<Option<String>, RefError> {
     let mut found = None;
-    each_packed(file, most, object_format, |name, id| {
+    for_each_packed(file, max, object_format, |name, id| {
         if name == wanted.as_bytes() {
             found = Some(id.to_string());
         }
@@ -175,44 +194,45 @@ fn packed_one(file: &Path, most: u64, wanted: &str, object_format: &str) -> Resu
 
 /// A ref that changed since the run began.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Changed {
+pub(crate) struct ChangedRef {
     pub(crate) name: String,
-    /// The object that it names now; `None` if it was deleted or is no plain ref.
+    /// The id of the object that the ref names now; `None` if the ref was deleted or does not contain an id.
     pub(crate) now: Option<String>,
-    /// It existed when the run began.
-    pub(crate) was_there: bool,
+    /// True if the ref existed when the run began.
+    pub(crate) existed_before: bool,
 }
 
-/// The refs that changed.
+/// The refs that changed since the run began.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedRefs {
-    /// The first of them.
-    pub(crate) listed: Vec<Changed>,
-    /// The number of the others.
+    /// The first changed refs, up to the limits.
+    pub(crate) listed: Vec<ChangedRef>,
+    /// The number of changed refs that are not listed.
     pub(crate) left_out: usize,
-    /// At least one of them names an object now, which may be work.
+    /// True if a changed ref names an object now. The object may be work that exists nowhere else.
     pub(crate) has_new_value: bool,
-    /// The size of the listed names.
+    /// The total size of the listed names.
     bytes: usize,
 }
 
 impl ChangedRefs {
-    fn add(&mut self, name: &[u8], now: Option<&str>, was_there: bool) {
+    fn add(&mut self, name: &[u8], now: Option<&str>, existed_before: bool) {
         self.has_new_value |= now.is_some();
-        if self.listed.len() >= MOST_CHANGED || self.bytes + name.len() > MOST_CHANGED_BYTES {
+        if self.listed.len() >= MAX_CHANGED || self.bytes + name.len() > MAX_CHANGED_BYTES {
             self.left_out += 1;
             return;
         }
         self.bytes += name.len();
         let plain = |c: char| if crate::terminal_text::is_unsafe(c) { '?' } else { c };
         let name = String::from_utf8_lossy(name).chars().map(plain).collect();
-        self.listed.push(Changed { name, now: now.map(str::to_string), was_there });
+        self.listed.push(ChangedRef { name, now: now.map(str::to_string), existed_before });
     }
 }
 
-/// Finds every ref of the quarantine, except one, that is new, moved or deleted since `before` was written.
-/// Memory holds only the refs of the user's repository and the loose refs, not those that an agent packed.
-pub(crate) fn changed(
+/// Finds every ref of the quarantine, except one, that the agent created, moved or deleted since `before` was
+/// written. Keeps only the refs of the user's repository and the loose refs in memory: an agent can pack any
+/// number of refs.
+pub(crate) fn changed_refs(
     git: &Path,
     before: &Path,
     except: &str,
@@ -220,15 +240,15 @@ pub(crate) fn changed(
 ) -> Result<ChangedRefs, RefError> {
     // The refs before the run, and whether each still exists.
     let mut known: BTreeMap<Vec<u8>, (String, bool)> = BTreeMap::new();
-    let most = most_bytes(before);
-    each_packed(before, MOST_BYTES_EVER, object_format, |name, id| {
+    let max = packed_refs_limit(before);
+    for_each_packed(before, ABSOLUTE_MAX_BYTES, object_format, |name, id| {
         known.insert(name.to_vec(), (id.to_string(), false));
     })?;
     let mut loose: BTreeMap<Vec<u8>, Option<String>> = BTreeMap::new();
-    let mut room = MOST_REFS;
-    walk(&git.join("refs"), b"refs", 0, object_format, &mut loose, &mut room);
+    let mut remaining = MAX_REFS;
+    collect_loose(&git.join("refs"), b"refs", 0, object_format, &mut loose, &mut remaining);
     let mut changed = ChangedRefs::default();
-    let mut see = |name: &[u8], id: Option<&str>, changed: &mut ChangedRefs| {
+    let mut compare_ref = |name: &[u8], id: Option<&str>, changed: &mut ChangedRefs| {
         if name == except.as_bytes() {
             return;
         }
@@ -243,16 +263,16 @@ pub(crate) fn changed(
         }
     };
     for (name, id) in &loose {
-        see(name, id.as_deref(), &mut changed);
+        compare_ref(name, id.as_deref(), &mut changed);
     }
-    each_packed(&git.join("packed-refs"), most, object_format, |name, id| {
+    for_each_packed(&git.join("packed-refs"), max, object_format, |name, id| {
         // A loose ref overrides a packed one of the same name.
         if !loose.contains_key(name) {
-            see(name, Some(id), &mut changed);
+            compare_ref(name, Some(id), &mut changed);
         }
     })?;
     changed.listed.sort_by(|a, b| a.name.cmp(&b.name));
-    if room == 0 {
+    if remaining == 0 {
         // Some loose refs were not read: count at least one.
         changed.left_out += 1;
         changed.has_new_value = true;
@@ -265,36 +285,36 @@ pub(crate) fn changed(
     Ok(changed)
 }
 
-fn walk(
-    folder: &Path,
+fn collect_loose(
+    dir: &Path,
     name: &[u8],
     depth: usize,
     object_format: &str,
     found: &mut BTreeMap<Vec<u8>, Option<String>>,
-    room: &mut usize,
+    remaining: &mut usize,
 ) {
     // Not through a symbolic link, and not without a depth limit.
-    let is_folder = folder.symlink_metadata().is_ok_and(|data| data.is_dir());
-    if depth > DEEPEST || !is_folder {
+    let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
+    if depth > MAX_DEPTH || !is_dir {
         return;
     }
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if *room == 0 {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if *remaining == 0 {
             return;
         }
         let full = [name, b"/", entry.file_name().as_bytes()].concat();
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() {
-            walk(&entry.path(), &full, depth + 1, object_format, found, room);
+            collect_loose(&entry.path(), &full, depth + 1, object_format, found, remaining);
             continue;
         }
-        *room -= 1;
+        *remaining -= 1;
         let text = kind.is_file().then(|| super::gitfile::read_small(&entry.path(), 4096).ok()).flatten();
         match text {
             // Private copies of the user's symbolic refs, such as origin/HEAD, are not the agent's work.
             Some(text) if text.starts_with(b"ref:") => {}
             text => {
-                let id = text.and_then(|text| value(&text, object_format).ok());
+                let id = text.and_then(|text| parse_value(&text, object_format).ok());
                 found.insert(full, id);
             }
         }

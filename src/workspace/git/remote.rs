@@ -1,19 +1,19 @@
 //! The user's remotes: their URLs, and pushing one branch.
 //!
-//! A push is the only call that goes to the network with the user's credentials. It uses the user's own git
-//! and configuration, but moves one branch forward and nothing else. It runs no hooks (they may call a file
-//! that an agent wrote), has no terminal, and follows nothing in a repository that an agent could have
-//! planted.
+//! A push is the only call that goes to the network with the user's credentials. It uses the user's git
+//! configuration, and moves one branch forward and nothing else. It runs no hooks (they may call a file that
+//! an agent wrote) and has no terminal. If an agent may have written the repository, it obeys no repository
+//! setting that chooses programs or receives credentials.
 
 use std::time::Duration;
 
 use super::command::{Git, GitError, Trust};
 use super::config::Settings;
-use super::repository::{PATIENCE, Repository};
+use super::repository::{QUERY_TIMEOUT, Repository};
 use super::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, trust};
 
-/// The URLs of a remote, as git reads the user's configuration. Both may contain credentials: see
+/// The URLs of a remote from the user's git configuration. Both may contain credentials: see
 /// [`without_credentials`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct RemoteUrls {
@@ -28,20 +28,20 @@ pub struct RemoteUrls {
 pub enum Pushed {
     /// The remote's branch is at the local branch's commit.
     Done {
-        /// That commit.
+        /// The commit of both branches.
         tip: String,
-        /// The remote had it before.
+        /// True if the remote's branch was already at this commit.
         already: bool,
     },
     /// The remote's branch has commits that the local branch lacks.
     NotForward,
-    /// The remote or git refused, with its message.
+    /// The remote or git refused the push; the text is its message.
     Refused(String),
 }
 
-/// The protocols for a push from a repository that may be planted. A local directory is excluded: its hooks
-/// and settings would run on this machine.
-const OVER_THE_NETWORK: &str = "git:http:https:ssh";
+/// The protocols for a push from a repository that an agent may have written. Excludes local directories:
+/// their hooks and settings would run programs on this machine.
+const NETWORK_PROTOCOLS: &str = "git:http:https:ssh";
 
 impl Repository {
     /// The URLs of a remote; `None` if there is no remote of this name.
@@ -56,9 +56,9 @@ impl Repository {
     }
 
     /// The URLs that `git remote` prints, one per line; empty if there is no such remote.
-    fn urls(&self, words: &[&str]) -> Result<Vec<String>, WorkspaceError> {
-        let git = self.git("remote")?.dir(&self.common_dir).within(&self.place());
-        let answer = git.args(words).limit(PATIENCE).most(1 << 20).answer()?;
+    fn urls(&self, args: &[&str]) -> Result<Vec<String>, WorkspaceError> {
+        let git = self.git("remote")?.git_dir(&self.common_dir).current_dir(&self.place());
+        let answer = git.args(args).timeout(QUERY_TIMEOUT).max_output(1 << 20).output()?;
         if answer.status.success() {
             let text = String::from_utf8_lossy(&answer.output);
             return Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_string).collect());
@@ -72,11 +72,11 @@ impl Repository {
 
     /// The short name of the remote's default branch, as recorded when it was cloned.
     pub fn default_branch(&self, remote: &str) -> Result<Option<String>, WorkspaceError> {
-        let folder = format!("refs/remotes/{remote}/");
-        let git = self.git("symbolic-ref")?.dir(&self.common_dir).limit(PATIENCE);
-        let answer = git.args(["--quiet", &format!("{folder}HEAD")]).answer()?;
+        let prefix = format!("refs/remotes/{remote}/");
+        let git = self.git("symbolic-ref")?.git_dir(&self.common_dir).timeout(QUERY_TIMEOUT);
+        let answer = git.args(["--quiet", &format!("{prefix}HEAD")]).output()?;
         let text = String::from_utf8_lossy(&answer.output);
-        let name = text.trim_end().strip_prefix(&folder).filter(|_| answer.status.success());
+        let name = text.trim_end().strip_prefix(&prefix).filter(|_| answer.status.success());
         Ok(name.map(str::to_string))
     }
 
@@ -85,58 +85,63 @@ impl Repository {
     pub fn push(&self, remote: &str, branch: &str, limit: Duration) -> Result<Pushed, WorkspaceError> {
         let refused = |problem: String| WorkspaceError::refused(problem, "name one branch of the repository");
         if !is_branch(branch) {
-            return Err(refused(format!("{:?} is no branch that can be pushed", cut(branch))));
+            return Err(refused(format!("{:?} is not a valid name of a branch to push", truncate(branch))));
         }
         let Some(tip) = self.commit(branch)? else {
-            return Err(refused(format!("there is no branch {branch}")));
+            return Err(refused(format!("the repository has no branch {branch}")));
         };
         // Only a configured remote, never a URL: the user decides about those in their configuration.
         let urls = self.push_urls(remote)?;
         if urls.is_empty() {
-            return Err(refused(format!("there is no remote {:?}", cut(remote))));
+            return Err(refused(format!("there is no remote {:?}", truncate(remote))));
         }
-        let settings = Settings::understand(&Settings::call(self)?.dir(&self.common_dir).run()?);
+        let settings = Settings::parse(&Settings::list_call(self)?.git_dir(&self.common_dir).run()?);
         trust::check_push(self, &settings)?;
         let answer =
-            self.pusher(remote, limit)?.args(["--", remote, &format!("{branch}:{branch}")]).answer()?;
-        let said = urls.iter().fold(without_credentials(&answer.message), |said, url| without(&said, url));
-        Ok(match report(&answer.output, branch) {
+            self.push_call(remote, limit)?.args(["--", remote, &format!("{branch}:{branch}")]).output()?;
+        let message = without_credentials(&answer.message);
+        let message = urls.iter().fold(message, |text, url| remove_url_credentials(&text, url));
+        Ok(match parse_report(&answer.output, branch) {
             Some((b' ' | b'*', _)) if answer.status.success() => Pushed::Done { tip, already: false },
             Some((b'=', _)) if answer.status.success() => Pushed::Done { tip, already: true },
             Some((b'!', why)) if GitMessage::NotFastForward.is_in(&why) => Pushed::NotForward,
-            Some((b'!', why)) => Pushed::Refused(format!("{why}; {said}")),
-            _ if GitMessage::FileTransportForbidden.is_in(&said) => return Err(self.folder_of_here(remote)),
-            _ if said.is_empty() => Pushed::Refused(format!("git push ended with {}", answer.code())),
-            _ => Pushed::Refused(said),
+            Some((b'!', why)) => Pushed::Refused(format!("{why}; {message}")),
+            _ if GitMessage::FileTransportForbidden.is_in(&message) => {
+                return Err(self.local_remote_error(remote));
+            }
+            _ if message.is_empty() => {
+                Pushed::Refused(format!("git push failed with exit code {}", answer.code()))
+            }
+            _ => Pushed::Refused(message),
         })
     }
 
-    /// A `git push` to which configuration cannot add anything.
-    fn pusher(&self, remote: &str, limit: Duration) -> Result<Git, GitError> {
+    /// Builds a `git push` that pushes only the named branch, whatever the configuration adds.
+    fn push_call(&self, remote: &str, limit: Duration) -> Result<Git, GitError> {
         let git = Git::new(Trust::User, "push")?
             .args(["--porcelain", "--recurse-submodules=no", "--no-follow-tags", "--no-signed"])
             // Relative URLs start at the main working tree, which no agent writes.
-            .dir(&self.common_dir)
-            .within(&self.place())
+            .git_dir(&self.common_dir)
+            .current_dir(&self.place())
             .config("safe.directory", "*")
             .config("protocol.ext.allow", "never")
             .config("hook.pre-push.enabled", "false")
             .config(&format!("remote.{remote}.mirror"), "false")
-            .limit(limit)
-            .most(1 << 20)
-            .alone();
+            .timeout(limit)
+            .max_output(1 << 20)
+            .in_own_session();
         let network_only =
-            |git: Git| git.env("GIT_ALLOW_PROTOCOL", OVER_THE_NETWORK).env("GIT_NO_LAZY_FETCH", "1");
+            |git: Git| git.env("GIT_ALLOW_PROTOCOL", NETWORK_PROTOCOLS).env("GIT_NO_LAZY_FETCH", "1");
         Ok(if self.trusted { git } else { network_only(git) })
     }
 
-    fn folder_of_here(&self, remote: &str) -> WorkspaceError {
+    fn local_remote_error(&self, remote: &str) -> WorkspaceError {
         WorkspaceError::refused(
             format!(
-                "the remote {remote} is a directory of this machine, and pushing there would run its hooks and settings, \
-                 which an agent could have planted"
+                "the remote {remote} is a directory of this machine: a push would run its hooks, which \
+                 an agent could have written"
             ),
-            "if it is yours, give --trust-repository, or push the branch yourself",
+            "if you trust that directory, give --trust-repository, or push the branch yourself",
         )
     }
 }
@@ -154,12 +159,12 @@ fn is_branch(name: &str) -> bool {
         && short.len() <= 1024
 }
 
-fn cut(text: &str) -> String {
+fn truncate(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
 /// Parses the line of `git push --porcelain` about a branch: `FLAG<TAB>FROM:TO<TAB>SUMMARY`.
-fn report(output: &[u8], branch: &str) -> Option<(u8, String)> {
+fn parse_report(output: &[u8], branch: &str) -> Option<(u8, String)> {
     let text = String::from_utf8_lossy(output);
     text.lines().find_map(|line| {
         let mut parts = line.splitn(3, '\t');
@@ -172,7 +177,7 @@ fn report(output: &[u8], branch: &str) -> Option<(u8, String)> {
 
 /// Removes the credentials of a URL from a text, wherever they appear: git quotes parts of URLs that it
 /// cannot parse.
-fn without(text: &str, url: &str) -> String {
+fn remove_url_credentials(text: &str, url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return text.to_string() };
     let Some((user, _)) = rest.rsplit_once('@') else { return text.to_string() };
     match user.split_once(':') {
@@ -184,7 +189,7 @@ fn without(text: &str, url: &str) -> String {
     }
 }
 
-/// Removes what stands between `://` and `@`: git's messages and URLs may contain passwords there.
+/// Removes the text between `://` and `@` of every URL: git's messages and URLs may contain passwords there.
 pub fn without_credentials(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -249,7 +254,7 @@ mod tests {
     #[test]
     fn reports_are_read_strictly() {
         let name = "refs/heads/x";
-        let said = |text: &str| report(text.as_bytes(), name);
+        let said = |text: &str| parse_report(text.as_bytes(), name);
         assert_eq!(
             said("To /x\n*\trefs/heads/x:refs/heads/x\t[new branch]\nDone\n"),
             Some((b'*', "[new branch]".to_string()))

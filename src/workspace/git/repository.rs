@@ -1,4 +1,5 @@
-//! The user's repository, found from the user's directory before an agent runs.
+//! Finds the user's repository before an agent runs, starting from the directory in which the user started
+//! guard.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::command::{Git, GitError, Trust};
-use super::gitfile::read_linked;
+use super::gitfile::read_following_links;
 use super::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, at};
 
@@ -44,52 +45,52 @@ pub struct Repository {
     pub object_format: String,
     /// `files` or `reftable`.
     pub ref_format: String,
-    /// The repository has no main working tree.
+    /// True if the repository has no main working tree.
     pub bare: bool,
-    /// The history is truncated (a shallow clone).
+    /// True if the history is truncated (a shallow clone).
     pub shallow: bool,
     /// What `HEAD` points to.
     pub head: Head,
-    /// The user declared its configuration and the paths it names trustworthy.
+    /// True if the user trusts the repository's configuration and the paths in it (`--trust-repository`).
     pub trusted: bool,
 }
 
 /// Timeout of simple queries: a FIFO in place of a file would block git forever.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The queries of one `rev-parse` call, before the paths.
-const FACTS: [&str; 4] =
+const REV_PARSE_QUERIES: [&str; 4] =
     ["--is-bare-repository", "--is-shallow-repository", "--show-object-format", "--show-ref-format"];
 
 impl Repository {
-    /// Finds the repository that contains a directory of the user's; `None` if there is none.
-    pub fn find(folder: &Path) -> Result<Option<Self>, WorkspaceError> {
+    /// Finds the repository that contains a directory; `None` if no repository contains it.
+    pub fn find(dir: &Path) -> Result<Option<Self>, WorkspaceError> {
         let answer = Git::new(Trust::User, "rev-parse")?
-            .within(folder)
-            .limit(PATIENCE)
-            .args(FACTS)
+            .current_dir(dir)
+            .timeout(QUERY_TIMEOUT)
+            .args(REV_PARSE_QUERIES)
             .args(["--path-format=absolute", "--absolute-git-dir", "--git-common-dir", "--show-toplevel"])
-            .answer()?;
+            .output()?;
         if answer.output.is_empty() {
-            return no_repository(&answer.message, answer.code());
+            return classify_failure(&answer.message, answer.code());
         }
-        let mut repository = Self::understand(&answer.output, folder)?;
+        let mut repository = Self::parse(&answer.output, dir)?;
         repository.head = repository.read_head()?;
         Ok(Some(repository))
     }
 
-    fn understand(output: &[u8], folder: &Path) -> Result<Self, WorkspaceError> {
-        let strange = || {
+    fn parse(output: &[u8], dir: &Path) -> Result<Self, WorkspaceError> {
+        let unexpected = || {
             WorkspaceError::refused(
-                format!("the repository of {} cannot be understood", folder.display()),
-                "guard needs git 2.38 or newer, and paths without line breaks",
+                format!("guard cannot parse what git reports about the repository of {}", dir.display()),
+                "use git 2.38 or newer, and a repository path without line breaks",
             )
         };
         let lines: Vec<&[u8]> =
             output.strip_suffix(b"\n").unwrap_or(output).split(|byte| *byte == b'\n').collect();
         let [bare, shallow, object_format, ref_format, git_dir, common_dir, rest @ ..] = lines.as_slice()
         else {
-            return Err(strange());
+            return Err(unexpected());
         };
         let word = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
@@ -97,7 +98,7 @@ impl Repository {
         let toplevel = match rest {
             [] => None,
             [top] => Some(path(top)),
-            _ => return Err(strange()),
+            _ => return Err(unexpected()),
         };
         let (object_format, ref_format) = (word(object_format), word(ref_format));
         let (git_dir, common_dir) = (path(git_dir), path(common_dir));
@@ -105,14 +106,14 @@ impl Repository {
             || !git_dir.is_absolute()
             || !common_dir.is_absolute()
         {
-            return Err(strange());
+            return Err(unexpected());
         }
         // An older git repeats an option that it does not know, and supports only this format.
         let ref_format = if ref_format == "--show-ref-format" { "files".to_string() } else { ref_format };
         if !matches!(ref_format.as_str(), "files" | "reftable") {
             return Err(WorkspaceError::refused(
-                format!("guard does not know the ref format {ref_format:?}"),
-                "use a repository with the format `files` or `reftable`",
+                format!("the repository uses the unknown ref format {ref_format:?}"),
+                "use a repository with the ref format `files` or `reftable`",
             ));
         }
         Ok(Self {
@@ -128,15 +129,15 @@ impl Repository {
         })
     }
 
-    /// Reads `HEAD` in any ref format.
+    /// Reads `HEAD`, whatever the ref format.
     pub(crate) fn read_head(&self) -> Result<Head, WorkspaceError> {
         let commit = self.commit("HEAD")?;
         // With the usual format the file is enough. Only a reftable needs a git process.
-        let text = at("read", &self.git_dir, read_linked(&self.git_dir.join("HEAD"), 64 << 10))?;
+        let text = at("read", &self.git_dir, read_following_links(&self.git_dir.join("HEAD"), 64 << 10))?;
         let mut branch =
             text.strip_prefix(b"ref: ").map(|name| String::from_utf8_lossy(name).trim_end().to_string());
         if self.ref_format == "reftable" {
-            let answer = self.git("symbolic-ref")?.args(["--quiet", "HEAD"]).answer()?;
+            let answer = self.git("symbolic-ref")?.args(["--quiet", "HEAD"]).output()?;
             let name = String::from_utf8_lossy(&answer.output).trim_end().to_string();
             branch = answer.status.success().then_some(name);
         }
@@ -148,19 +149,19 @@ impl Repository {
         })
     }
 
-    /// The commit that a name resolves to.
+    /// The commit that a revision (a branch, a tag, an id) names; `None` if there is no such commit.
     pub fn commit(&self, name: &str) -> Result<Option<String>, WorkspaceError> {
         let answer = self
             .git("rev-parse")?
             .args(["--verify", "--quiet", "--end-of-options"])
             .arg(format!("{name}^{{commit}}"))
-            .limit(PATIENCE)
-            .answer()?;
+            .timeout(QUERY_TIMEOUT)
+            .output()?;
         let text = String::from_utf8_lossy(&answer.output).trim_end().to_string();
         Ok((answer.status.success() && self.is_id(&text)).then_some(text))
     }
 
-    /// True for a full object id of this repository.
+    /// True if the text is a full object id in this repository's object format.
     pub fn is_id(&self, text: &str) -> bool {
         is_id(text, &self.object_format)
     }
@@ -170,7 +171,8 @@ impl Repository {
         self.git_dir != self.common_dir
     }
 
-    /// The repository's name, for directory names: that of its main working tree, or of a bare repository.
+    /// A short name of the repository for use in directory names: the name of its main working tree or bare
+    /// repository, without `.git` and leading dots.
     pub fn name(&self) -> Vec<u8> {
         let place = self.place();
         let name = place.file_name().unwrap_or(OsStr::new("repository")).as_bytes();
@@ -179,7 +181,7 @@ impl Repository {
         name[visible..].to_vec()
     }
 
-    /// The main working tree, or the directory of a bare repository.
+    /// The path of the main working tree, or of the bare repository.
     pub fn place(&self) -> PathBuf {
         if !self.is_linked()
             && let Some(top) = &self.toplevel
@@ -191,12 +193,12 @@ impl Repository {
         parent.unwrap_or(&self.common_dir).to_path_buf()
     }
 
-    /// A git call in this repository with the user's configuration.
+    /// Builds a git call in this repository with the user's configuration.
     pub(crate) fn git(&self, verb: &str) -> Result<Git, GitError> {
         // git checked the owner when the repository was found.
         let git = Git::new(Trust::User, verb)?
-            .dir(&self.git_dir)
-            .within(&self.common_dir)
+            .git_dir(&self.git_dir)
+            .current_dir(&self.common_dir)
             .config("safe.directory", "*");
         // A partial clone fetches missing objects with whatever program its configuration names.
         // `GIT_ALLOW_PROTOCOL` is for versions of git that do not know `GIT_NO_LAZY_FETCH`; no configuration
@@ -205,40 +207,40 @@ impl Repository {
         Ok(if self.trusted { git } else { offline(git) })
     }
 
-    /// Every object directory: the repository's own, and its alternates.
-    pub(crate) fn object_folders(&self) -> Vec<PathBuf> {
-        let mut folders = vec![self.common_dir.join("objects")];
+    /// Every object directory that the repository uses: its own, and its alternates.
+    pub(crate) fn object_dirs(&self) -> Vec<PathBuf> {
+        let mut dirs = vec![self.common_dir.join("objects")];
         let mut next = 0;
         // git itself follows at most five levels.
-        while next < folders.len() && folders.len() < 32 {
-            let folder = folders[next].clone();
+        while next < dirs.len() && dirs.len() < 32 {
+            let dir = dirs[next].clone();
             next += 1;
-            let Ok(text) = read_linked(&folder.join("info/alternates"), 1 << 20) else { continue };
+            let Ok(text) = read_following_links(&dir.join("info/alternates"), 1 << 20) else { continue };
             for line in text.split(|byte| *byte == b'\n') {
-                let Some(found) = alternate(line, &folder) else { continue };
-                if !folders.contains(&found) {
-                    folders.push(found);
+                let Some(found) = parse_alternate(line, &dir) else { continue };
+                if !dirs.contains(&found) {
+                    dirs.push(found);
                 }
             }
         }
-        folders
+        dirs
     }
 }
 
-/// True for a full object id in this format.
+/// True if the text is a full object id in the format `sha1` or `sha256`.
 pub(crate) fn is_id(text: &str, object_format: &str) -> bool {
     let length = if object_format == "sha256" { 64 } else { 40 };
     text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Parses a line of an `alternates` file.
-fn alternate(line: &[u8], folder: &Path) -> Option<PathBuf> {
+fn parse_alternate(line: &[u8], dir: &Path) -> Option<PathBuf> {
     if line.is_empty() || line.starts_with(b"#") {
         return None;
     }
     let plain = if line.starts_with(b"\"") { unquote(line)? } else { line.to_vec() };
     // Relative paths start at the object directory.
-    folder.join(PathBuf::from(std::ffi::OsString::from_vec(plain))).canonicalize().ok()
+    dir.join(PathBuf::from(std::ffi::OsString::from_vec(plain))).canonicalize().ok()
 }
 
 /// Undoes git's quoting of unusual names: `"a\nb"`, `"\303\244"`.
@@ -272,16 +274,16 @@ fn unquote(line: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Interprets git's message when it finds no repository.
-fn no_repository(message: &str, code: i32) -> Result<Option<Repository>, WorkspaceError> {
+/// Distinguishes "there is no repository" from the other reasons why git found none.
+fn classify_failure(message: &str, code: i32) -> Result<Option<Repository>, WorkspaceError> {
     if GitMessage::NotARepository.is_in(message) {
         return Ok(None);
     }
     if GitMessage::DubiousOwnership.is_in(message) {
         let user = nix::unistd::geteuid();
         return Err(WorkspaceError::refused(
-            format!("the repository belongs to another user than the one guard runs as (uid {user})"),
-            "run guard as the owner, or tell git that you trust it: git config --global --add safe.directory PATH",
+            format!("the repository does not belong to the user that guard runs as (uid {user})"),
+            "run guard as the owner, or trust the repository: git config --global --add safe.directory PATH",
         ));
     }
     Err(GitError::Failed { verb: "rev-parse".to_string(), code, message: message.to_string() }.into())

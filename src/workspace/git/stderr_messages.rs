@@ -5,7 +5,7 @@
 /// A message of git's that guard recognises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GitMessage {
-    /// There is no repository here.
+    /// The directory is in no repository.
     NotARepository,
     /// The repository belongs to another user.
     DubiousOwnership,
@@ -21,7 +21,7 @@ pub(crate) enum GitMessage {
     PackTooLarge,
     /// A push report: the remote branch has commits that the local branch lacks.
     NotFastForward,
-    /// A push report: the ref would name an object that is no commit.
+    /// A push report: the ref would name an object that is not a commit.
     NotACommit,
     /// A push report: the objects could not be unpacked.
     NotUnpacked,

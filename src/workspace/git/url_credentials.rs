@@ -1,29 +1,30 @@
-//! Finds credentials in the URLs of git settings, in values and in keys. Guard removes them from what an
-//! agent gets, and collects them so that they never reach a transcript.
+//! Finds credentials in the URLs of git settings, in values and in keys. Guard removes them from the
+//! configuration that an agent gets, and redacts them from transcripts.
 //!
 //! Recognised forms: `https://user:TOKEN@host/`, `https://TOKEN@host/`, `user:TOKEN@host:path`,
 //! `https://host/?access_token=TOKEN`. One text can contain several URLs.
 
 use super::config::Setting;
 
-/// Sections whose values and subsections are addresses, even without a scheme.
-const OF_ADDRESSES: [&str; 4] = ["remote", "branch", "lfs", "url"];
-/// Shorter texts are unlikely to be secrets, and redacting them would hide ordinary words.
-const SHORTEST: usize = 6;
-/// The minimum length if the text may also be a user name or an ordinary parameter.
-const SHORTEST_AMBIGUOUS: usize = 16;
+/// Sections whose values and subsections are addresses of repositories, even without a URL scheme.
+const ADDRESS_SECTIONS: [&str; 4] = ["remote", "branch", "lfs", "url"];
+/// Minimum length of a credential. Shorter texts are unlikely to be secrets, and redacting them would hide
+/// ordinary words.
+const MIN_SECRET_LENGTH: usize = 6;
+/// Minimum length of a credential that may also be a user name or an ordinary query parameter.
+const MIN_AMBIGUOUS_LENGTH: usize = 16;
 
 /// Removes the credentials from a setting's key and value.
 pub(crate) fn without_credentials(setting: Setting) -> Setting {
     let has_addresses = has_addresses(&setting.key);
-    let key = match parts(&setting.key) {
+    let key = match split_key(&setting.key) {
         Some((section, name, last)) => {
-            let name = cleaned(name.as_bytes(), has_addresses, &mut Vec::new());
+            let name = remove_credentials(name.as_bytes(), has_addresses, &mut Vec::new());
             format!("{section}.{}.{last}", String::from_utf8_lossy(&name))
         }
         None => setting.key,
     };
-    let value = setting.value.map(|value| cleaned(&value, has_addresses, &mut Vec::new()));
+    let value = setting.value.map(|value| remove_credentials(&value, has_addresses, &mut Vec::new()));
     Setting { key, value, ..setting }
 }
 
@@ -31,48 +32,48 @@ pub(crate) fn without_credentials(setting: Setting) -> Setting {
 pub(crate) fn credentials(setting: &Setting) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let has_addresses = has_addresses(&setting.key);
-    if let Some((_, name, last)) = parts(&setting.key) {
-        cleaned(name.as_bytes(), has_addresses, &mut found);
+    if let Some((_, name, last)) = split_key(&setting.key) {
+        remove_credentials(name.as_bytes(), has_addresses, &mut found);
         // `http.URL.extraHeader`: `Authorization: basic TOKEN`.
         let value = setting.value.as_deref().filter(|_| last == "extraheader").unwrap_or_default();
         found.extend(value.rsplit(|byte| *byte == b' ').next().map(<[u8]>::to_vec));
     }
-    cleaned(setting.value.as_deref().unwrap_or_default(), has_addresses, &mut found);
-    found.retain(|secret| secret.len() >= SHORTEST);
+    remove_credentials(setting.value.as_deref().unwrap_or_default(), has_addresses, &mut found);
+    found.retain(|secret| secret.len() >= MIN_SECRET_LENGTH);
     found
 }
 
 fn has_addresses(key: &str) -> bool {
-    key.split('.').next().is_some_and(|section| OF_ADDRESSES.contains(&section))
+    key.split('.').next().is_some_and(|section| ADDRESS_SECTIONS.contains(&section))
 }
 
 /// Splits `section.SUBSECTION.name`; `None` without a subsection.
-fn parts(key: &str) -> Option<(&str, &str, &str)> {
+fn split_key(key: &str) -> Option<(&str, &str, &str)> {
     let (first, last) = (key.find('.')?, key.rfind('.')?);
     (first < last).then(|| (&key[..first], &key[first + 1..last], &key[last + 1..]))
 }
 
 /// Removes the credentials of all URLs in a text, and adds them to `found`.
-fn cleaned(text: &[u8], has_addresses: bool, found: &mut Vec<Vec<u8>>) -> Vec<u8> {
+fn remove_credentials(text: &[u8], has_addresses: bool, found: &mut Vec<Vec<u8>>) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
-        let length = rest.iter().position(|byte| is_between(*byte)).unwrap_or(rest.len());
+        let length = rest.iter().position(|byte| is_separator(*byte)).unwrap_or(rest.len());
         let (word, after) = rest.split_at(length);
-        clean_word(word, has_addresses, &mut plain, found);
-        let between = after.iter().position(|byte| !is_between(*byte)).unwrap_or(after.len());
+        clean_url(word, has_addresses, &mut plain, found);
+        let between = after.iter().position(|byte| !is_separator(*byte)).unwrap_or(after.len());
         plain.extend_from_slice(&after[..between]);
         rest = &after[between..];
     }
     plain
 }
 
-/// The characters that separate URLs.
-fn is_between(byte: u8) -> bool {
+/// True for characters that separate URLs in a text.
+fn is_separator(byte: u8) -> bool {
     byte.is_ascii_whitespace() || b"'\"<>`,;|()".contains(&byte)
 }
 
-fn clean_word(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut Vec<Vec<u8>>) {
+fn clean_url(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut Vec<Vec<u8>>) {
     let scheme = word.windows(3).position(|window| window == b"://");
     let Some(start) = scheme.map(|at| at + 3) else {
         if has_addresses {
@@ -99,7 +100,7 @@ fn clean_word(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut
             match user.iter().position(|byte| *byte == b':') {
                 Some(colon) => found.push(user[colon + 1..].to_vec()),
                 // A token in place of a user name.
-                None if user.len() >= SHORTEST_AMBIGUOUS => found.push(user.to_vec()),
+                None if user.len() >= MIN_AMBIGUOUS_LENGTH => found.push(user.to_vec()),
                 None => {}
             }
             &rest[sign + 1..]
@@ -110,12 +111,12 @@ fn clean_word(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut
     let query = rest.iter().position(|byte| *byte == b'?').unwrap_or(rest.len());
     for parameter in rest[query..].split(|byte| b"?&".contains(byte)) {
         let value = parameter.splitn(2, |byte| *byte == b'=').nth(1);
-        found.extend(value.filter(|value| value.len() >= SHORTEST_AMBIGUOUS).map(<[u8]>::to_vec));
+        found.extend(value.filter(|value| value.len() >= MIN_AMBIGUOUS_LENGTH).map(<[u8]>::to_vec));
     }
     // The same word may contain a second URL.
     let rest = &rest[..query];
     if rest.windows(3).any(|window| window == b"://") {
-        clean_word(rest, has_addresses, plain, found);
+        clean_url(rest, has_addresses, plain, found);
     } else {
         plain.extend_from_slice(rest);
     }
@@ -142,7 +143,7 @@ mod tests {
 
     fn clean(text: &str) -> (String, Vec<String>) {
         let mut found = Vec::new();
-        let plain = cleaned(text.as_bytes(), true, &mut found);
+        let plain = remove_credentials(text.as_bytes(), true, &mut found);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap_or_default();
         (text(plain), found.into_iter().map(text).collect())
     }

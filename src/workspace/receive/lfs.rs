@@ -1,5 +1,5 @@
-//! Receives the git-lfs objects of a run. Each file is named after the hash of its content, so guard verifies
-//! it instead of trusting the agent.
+//! Copies the git-lfs objects of a run into the user's repository. The name of each file is the hash of its
+//! content, so guard verifies the content before it stores the file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,28 +8,28 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// Copies every LFS object of a quarantine whose content matches its name, up to `most` bytes in all. Returns
-/// the others; they stay where they are.
-pub(crate) fn receive(quarantine: &Path, common_dir: &Path, most: u64) -> io::Result<Vec<PathBuf>> {
+/// Copies every LFS object of a quarantine whose content matches its name, up to `max` bytes in total.
+/// Returns the paths of the objects that it did not copy.
+pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
-    let mut room = most;
+    let mut remaining = max;
     for file in objects(&quarantine.join("lfs/objects"), 0) {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
         let is_name = name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        if !is_name || !copy(&file, &name, common_dir, &mut room)? {
+        if !is_name || !copy(&file, &name, common_dir, &mut remaining)? {
             left.push(file);
         }
     }
     Ok(left)
 }
 
-/// The files two directories down. Follows no symbolic link.
-fn objects(folder: &Path, depth: usize) -> Vec<PathBuf> {
-    let is_folder = folder.symlink_metadata().is_ok_and(|data| data.is_dir());
-    if !is_folder || depth > 2 {
+/// Lists the files in an LFS object directory, at most two directories down. Follows no symbolic link.
+fn objects(dir: &Path, depth: usize) -> Vec<PathBuf> {
+    let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
+    if !is_dir || depth > 2 {
         return Vec::new();
     }
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let found = entries.flat_map(|entry| match entry.file_type() {
         Ok(kind) if kind.is_dir() => objects(&entry.path(), depth + 1),
         _ => vec![entry.path()],
@@ -37,20 +37,20 @@ fn objects(folder: &Path, depth: usize) -> Vec<PathBuf> {
     found.collect()
 }
 
-fn copy(file: &Path, name: &str, common_dir: &Path, room: &mut u64) -> io::Result<bool> {
-    let folder = common_dir.join("lfs/objects").join(&name[..2]).join(&name[2..4]);
-    let place = folder.join(name);
+fn copy(file: &Path, name: &str, common_dir: &Path, remaining: &mut u64) -> io::Result<bool> {
+    let dir = common_dir.join("lfs/objects").join(&name[..2]).join(&name[2..4]);
+    let place = dir.join(name);
     if place.is_file() {
         return Ok(true);
     }
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
     let Ok(mut from) = OpenOptions::new().read(true).custom_flags(flags).open(file) else { return Ok(false) };
     let data = from.metadata()?;
-    if !data.is_file() || data.len() > *room {
+    if !data.is_file() || data.len() > *remaining {
         return Ok(false);
     }
-    fs::create_dir_all(&folder)?;
-    let new = folder.join(format!(".guard-{}", uuid::Uuid::now_v7()));
+    fs::create_dir_all(&dir)?;
+    let new = dir.join(format!(".guard-{}", uuid::Uuid::now_v7()));
     let mut to = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0u8; 128 << 10];
@@ -69,17 +69,17 @@ fn copy(file: &Path, name: &str, common_dir: &Path, room: &mut u64) -> io::Resul
         fs::remove_file(&new)?;
         return copied.map(|()| false);
     }
-    *room -= data.len();
+    *remaining -= data.len();
     fs::rename(new, place)?;
     Ok(true)
 }
 
-/// True if a quarantine has LFS objects that the repository lacks.
-pub(crate) fn has_more(quarantine: &Path, common_dir: &Path) -> bool {
+/// True if a quarantine has LFS objects that the user's repository lacks.
+pub(crate) fn has_unreceived(quarantine: &Path, common_dir: &Path) -> bool {
     objects(&quarantine.join("lfs/objects"), 0).iter().any(|file| {
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let place =
             name.get(..2).zip(name.get(2..4)).map(|(a, b)| common_dir.join("lfs/objects").join(a).join(b));
-        !place.is_some_and(|folder| folder.join(name).is_file())
+        !place.is_some_and(|dir| dir.join(name).is_file())
     })
 }

@@ -1,8 +1,8 @@
-//! Receives exactly one branch, as a server receives a push from a stranger.
+//! Receives exactly one branch from a quarantine, as a server accepts a push from an untrusted client.
 //!
-//! Guard reads the branch's value as a plain file ([`refs`]), and jailed git processes transfer its objects
-//! (`push.rs`). The real branch moves only from where guard left it, and only to a descendant of the run's
-//! base. On any error, nothing moves and the quarantine is kept.
+//! Guard itself reads which commit the branch names, without git ([`refs`]). Jailed git processes transfer
+//! the objects (`push.rs`). Guard moves the user's branch only if it is still where guard left it, and only
+//! to a descendant of the run's base. On any error no ref moves, and the quarantine is kept.
 pub(crate) mod lfs;
 pub(crate) mod push;
 pub(crate) mod tree_size;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::WorkspaceError;
 use super::git::command::{Git, GitError, Trust};
-use super::git::gitfile::read_linked;
+use super::git::gitfile::read_following_links;
 use super::git::refs;
 use super::git::refs::RefError;
 use super::git::stderr_messages::GitMessage;
@@ -23,12 +23,12 @@ use super::run::run_record::State;
 use push::Report;
 use tree_size::TreeSizeError;
 
-/// The limits of a receive.
+/// The limits on receiving one branch.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum size of the packed objects, in bytes.
+    /// Maximum size of the received pack, in bytes.
     pub bytes: u64,
-    /// Timeout of the whole receive.
+    /// Timeout of each git process of the transfer.
     pub time: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits that a policy sets.
+    /// The default limits, with the maximum pack size from the policy.
     pub fn new(policy: &crate::policy::Policy) -> Self {
         let mib = u64::try_from(policy.git.receive_mib).unwrap_or(1);
         Self { bytes: mib.saturating_mul(1 << 20), ..Self::default() }
@@ -51,35 +51,36 @@ impl Limits {
 pub struct Commit {
     /// The commit's id.
     pub id: String,
-    /// The author that the commit names.
+    /// The author in the form `NAME <EMAIL>`, as the commit states it.
     pub author: String,
     /// The first line of the message, without control characters.
     pub subject: String,
 }
 
-/// A ref of the quarantine that changed during the run. It is reported, not received.
+/// A ref of the quarantine, other than the task's branch, that changed during the run. Guard reports it but
+/// does not receive it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherRef {
     /// The ref's name.
     pub name: String,
-    /// The object that it names now; `None` if it was deleted or is no plain ref.
+    /// The id of the object that the ref names now; `None` if the ref was deleted or does not contain an id.
     pub id: Option<String>,
-    /// The agent created it; otherwise the agent moved or deleted it.
+    /// True if the agent created the ref; false if the agent moved or deleted it.
     pub is_new: bool,
 }
 
 /// The result of a receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
-    /// The branch's commit before.
+    /// The commit of the branch before the receive.
     pub old: String,
-    /// The branch's commit now.
+    /// The commit of the branch after the receive.
     pub new: String,
-    /// The commits in between, oldest first; only the newest if there are very many.
+    /// The received commits, oldest first; only the newest 1,000.
     pub commits: Vec<Commit>,
-    /// Other refs that changed; only the first if there are very many.
+    /// Other refs that changed; at most 1,000.
     pub other_refs: Vec<OtherRef>,
-    /// The number of changed refs that are not listed.
+    /// The number of changed refs that `other_refs` does not list.
     pub other_refs_left_out: usize,
 }
 
@@ -87,8 +88,8 @@ pub struct Received {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The branch in the quarantine is no plain ref.
-    #[error("the branch {branch} cannot be received: {source}")]
+    /// Guard cannot read the quarantine's refs, or the branch does not name a commit directly.
+    #[error("cannot receive the branch {branch}: {source}")]
     Ref {
         /// The branch.
         branch: String,
@@ -96,58 +97,68 @@ pub enum ReceiveError {
         source: RefError,
     },
     /// The branch does not descend from the run's base.
-    #[error("{new} does not descend from {base}: commits from before the run were changed or dropped")]
+    #[error(
+        "the new commit {new} does not descend from {base}, the commit that the run started from: \
+         the agent changed or dropped commits from before the run"
+    )]
     NotDescending {
         /// The commit of the agent's branch.
         new: String,
         /// The commit that the run started from.
         base: String,
     },
-    /// The branch names an object that is no commit.
-    #[error("{0} is no commit")]
+    /// The branch names an object that is not a commit.
+    #[error("the branch names the object {0}, which is not a commit")]
     NotACommit(String),
-    /// Somebody else moved the real branch.
-    #[error("the branch {branch} was moved by somebody else, from {expected} to {found}")]
+    /// The user or another process moved or deleted the branch in the user's repository during the run.
+    #[error(
+        "the branch {branch} changed in the repository during the run: expected {expected}, found {}",
+        commit_or_deleted(.found)
+    )]
     Moved {
         /// The branch.
         branch: String,
         /// The commit at which guard left it.
         expected: String,
-        /// Its commit now; empty if the branch was deleted.
+        /// The commit of the branch now; empty if the branch was deleted.
         found: String,
     },
     /// The branch is also checked out in another worktree.
-    #[error("the branch {branch} is checked out in {} as well", worktree.display())]
+    #[error("the branch {branch} is also checked out in {}", worktree.display())]
     CheckedOut {
         /// The branch.
         branch: String,
         /// The other worktree.
         worktree: PathBuf,
     },
-    /// The objects exceed the size limit.
-    #[error("the commits are larger than {} MiB", limit >> 20)]
+    /// The pack of new objects exceeds the size limit.
+    #[error("the new commits are larger than the limit of {} MiB", limit >> 20)]
     TooLarge {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The commits' trees are larger than git can handle.
-    #[error("the commits cannot be received: {0}")]
+    /// A commit has more paths than git can handle in reasonable memory and time.
+    #[error("cannot receive the commits: {0}")]
     Trees(TreeSizeError),
     /// The receive exceeded its timeout.
-    #[error("receiving took longer than {} s", .0.as_secs())]
+    #[error("receiving the branch took longer than {} s", .0.as_secs())]
     TooSlow(Duration),
     /// The objects in the quarantine cannot be read.
-    #[error("the objects in the quarantine cannot be read: {0}")]
+    #[error("cannot read the git objects in the quarantine: {0}")]
     Unreadable(String),
-    /// The real repository's checks rejected the objects.
-    #[error("the objects were refused: {0}")]
+    /// The receiving git rejected the objects: they are malformed or incomplete.
+    #[error("git rejected the received objects: {0}")]
     BadObjects(String),
     /// The workspace is in a state that does not allow a receive.
-    #[error("there is nothing to receive from: the workspace is {0}")]
+    #[error("nothing to receive: the workspace is {0}")]
     NotOpen(&'static str),
-    /// An error of this machine: git, a file, or the jail.
+    /// A failure that does not depend on the commits: git, a file operation, or the sandbox.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
+}
+
+fn commit_or_deleted(found: &str) -> &str {
+    if found.is_empty() { "no branch of that name" } else { found }
 }
 
 impl From<GitError> for ReceiveError {
@@ -170,7 +181,7 @@ impl From<TreeSizeError> for ReceiveError {
 }
 
 impl ReceiveError {
-    /// True if `guard worktree receive RUN` may succeed later without a change in the quarantine.
+    /// True if a later `guard worktree receive RUN` may succeed although the quarantine stays the same.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -179,12 +190,12 @@ impl ReceiveError {
     }
 }
 
-/// Maximum number of commits to list.
-const MOST_COMMITS: usize = 1_000;
+/// Maximum number of commits in a report.
+const MAX_COMMITS: usize = 1_000;
 
 impl Workspace {
-    /// Receives the task's branch. The agent must have ended. On success the real branch is at the agent's
-    /// commit; on an error nothing has changed.
+    /// Receives the task's branch into the user's repository. The agent must have ended. On success the
+    /// user's branch is at the agent's commit; on an error no ref has moved.
     pub fn receive(&mut self, limits: &Limits) -> Result<Received, ReceiveError> {
         let _span =
             tracing::info_span!("receive", run = %self.record.run_id, branch = %self.record.branch).entered();
@@ -194,17 +205,18 @@ impl Workspace {
         }
         let git = self.quarantine();
         if git.symlink_metadata().is_err() {
-            return Err(ReceiveError::NotOpen("received already, and its quarantine gone"));
+            return Err(ReceiveError::NotOpen("already received, and its quarantine was removed"));
         }
         let failed = |source| ReceiveError::Ref { branch: self.branch().to_string(), source };
         let format = &self.record.object_format;
-        let new = refs::read(&git, &self.refs_before(), &self.record.branch, format).map_err(failed)?;
-        let others = refs::changed(&git, &self.refs_before(), &self.record.branch, format).map_err(failed)?;
+        let new = refs::read_ref(&git, &self.refs_before(), &self.record.branch, format).map_err(failed)?;
+        let others =
+            refs::changed_refs(&git, &self.refs_before(), &self.record.branch, format).map_err(failed)?;
         let other_refs_left_out = others.left_out;
         let other_refs = others
             .listed
             .into_iter()
-            .map(|one| OtherRef { name: one.name, id: one.now, is_new: !one.was_there })
+            .map(|one| OtherRef { name: one.name, id: one.now, is_new: !one.existed_before })
             .collect();
         let old = self.record.tip.clone();
         let mut received = Received {
@@ -217,18 +229,18 @@ impl Workspace {
         if new == old {
             return Ok(received);
         }
-        self.is_only_here()?;
+        self.check_not_checked_out_elsewhere()?;
         self.set_state(State::Receiving)?;
-        super::git::command::again_when_interfered(|| self.transfer(&old, &new, limits))?;
+        super::git::command::retry_during_worktree_changes(|| self.transfer(&old, &new, limits))?;
         // Before the record is updated: if this is interrupted, it runs again.
         super::at(
-            "receive large objects to",
+            "copy git-lfs objects to",
             &self.record.common_dir,
             lfs::receive(&git, &self.record.common_dir, limits.bytes),
         )?;
         self.record.tip.clone_from(&new);
         self.set_state(State::Received)?;
-        received.commits = self.commits(&old, &new)?;
+        received.commits = self.list_commits(&old, &new)?;
         Ok(received)
     }
 
@@ -237,10 +249,10 @@ impl Workspace {
         self.record.write(&self.run_folder)
     }
 
-    /// A git call on the real repository with no configuration but the repository's own.
+    /// Builds a git call on the user's repository that reads only the configuration of that repository.
     pub(crate) fn real_git(&self, verb: &str) -> Result<Git, GitError> {
-        let git =
-            Git::new(Trust::Neutral, verb)?.dir(&self.record.common_dir).within(&self.record.common_dir);
+        let common_dir = &self.record.common_dir;
+        let git = Git::new(Trust::Neutral, verb)?.git_dir(common_dir).current_dir(common_dir);
         Ok(git
             .env("GIT_NO_REPLACE_OBJECTS", "1")
             .env("GIT_COMMITTER_NAME", "guard")
@@ -256,7 +268,7 @@ impl Workspace {
             Report::NotForward if *old == self.record.base => Err(self.not_descending(new)),
             // The agent amended commits of an earlier step. That is allowed, as long as the branch descends
             // from the base.
-            Report::NotForward => self.replace(old, new, limits),
+            Report::NotForward => self.receive_rewritten(old, new, limits),
             Report::Refused(reason) => {
                 let found = self.real_tip()?.unwrap_or_default();
                 if found == new {
@@ -270,7 +282,7 @@ impl Workspace {
                         found,
                     });
                 }
-                Err(refusal(&reason, new))
+                Err(refusal_error(&reason, new))
             }
         }
     }
@@ -279,36 +291,37 @@ impl Workspace {
         ReceiveError::NotDescending { new: new.to_string(), base: self.record.base.clone() }
     }
 
-    /// The commit of the real branch.
+    /// The commit of the branch in the user's repository; `None` if the branch does not exist.
     pub(crate) fn real_tip(&self) -> Result<Option<String>, GitError> {
         let answer = self
             .real_git("rev-parse")?
             .args(["--verify", "--quiet", "--end-of-options", &self.record.branch])
-            .answer()?;
+            .output()?;
         let text = String::from_utf8_lossy(&answer.output).trim_end().to_string();
         Ok((answer.status.success() && !text.is_empty()).then_some(text))
     }
 
-    /// Receives into a ref of guard's own, then moves the branch there if it still descends from the base.
-    fn replace(&self, old: &str, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
-        let incoming = format!("{}/incoming", self.kept_under());
+    /// Receives a branch whose earlier commits the agent rewrote: first into a temporary ref of guard, then
+    /// moves the branch there if the new commit still descends from the base.
+    fn receive_rewritten(&self, old: &str, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
+        let incoming = format!("{}/incoming", self.saved_refs_prefix());
         let zero = "0".repeat(new.len());
-        // Left by an interrupted receive; no longer needed.
+        // An interrupted receive may have left this ref.
         self.real_git("update-ref")?.args(["-d", &incoming]).run()?;
         match self.push(&incoming, &zero, new, limits)? {
             Report::Done => {}
             Report::NotForward => return Err(self.not_descending(new)),
-            Report::Refused(reason) => return Err(refusal(&reason, new)),
+            Report::Refused(reason) => return Err(refusal_error(&reason, new)),
         }
         let ancestor =
-            self.real_git("merge-base")?.args(["--is-ancestor", &self.record.base, new]).answer()?;
+            self.real_git("merge-base")?.args(["--is-ancestor", &self.record.base, new]).output()?;
         let branch = &self.record.branch;
         let commands = if ancestor.status.success() {
             format!("update {branch} {new} {old}\ndelete {incoming} {new}\n")
         } else {
             format!("delete {incoming} {new}\n")
         };
-        let moved = self.real_git("update-ref")?.arg("--stdin").input(commands.into_bytes()).answer()?;
+        let moved = self.real_git("update-ref")?.arg("--stdin").input(commands.into_bytes()).output()?;
         if !ancestor.status.success() {
             return Err(self.not_descending(new));
         }
@@ -320,7 +333,7 @@ impl Workspace {
         Ok(())
     }
 
-    fn commits(&self, old: &str, new: &str) -> Result<Vec<Commit>, GitError> {
+    fn list_commits(&self, old: &str, new: &str) -> Result<Vec<Commit>, GitError> {
         let output = self
             .real_git("rev-list")?
             .args([
@@ -328,7 +341,7 @@ impl Workspace {
                 "--format=%H%x00%<(200,trunc)%an%x00%<(200,trunc)%ae%x00%<(400,trunc)%s",
                 "--topo-order",
             ])
-            .arg(format!("--max-count={MOST_COMMITS}"))
+            .arg(format!("--max-count={MAX_COMMITS}"))
             .args([new, "--not", old, &self.record.base])
             .run()?;
         let text = String::from_utf8_lossy(&output);
@@ -346,13 +359,18 @@ impl Workspace {
         Ok(commits)
     }
 
-    /// Fails if another worktree has the branch checked out: moving it would put that worktree out of step.
-    fn is_only_here(&self) -> Result<(), ReceiveError> {
+    /// Fails if another worktree has the branch checked out: moving the branch would make all of its files
+    /// appear changed there.
+    fn check_not_checked_out_elsewhere(&self) -> Result<(), ReceiveError> {
         let record = &self.record;
-        let heads = if record.ref_format == "files" { self.heads() } else { self.heads_by_git()? };
-        let other = heads.into_iter().find(|(folder, branch)| {
-            let same = || folder.canonicalize().ok() == record.worktree.canonicalize().ok();
-            branch.as_slice() == record.branch.as_bytes() && *folder != record.worktree && !same()
+        let heads = if record.ref_format == "files" {
+            self.checked_out_branches()
+        } else {
+            self.checked_out_branches_by_git()?
+        };
+        let other = heads.into_iter().find(|(dir, branch)| {
+            let same = || dir.canonicalize().ok() == record.worktree.canonicalize().ok();
+            branch.as_slice() == record.branch.as_bytes() && *dir != record.worktree && !same()
         });
         match other {
             None => Ok(()),
@@ -362,16 +380,16 @@ impl Workspace {
         }
     }
 
-    /// (worktree, branch) of every worktree, read from files.
-    fn heads(&self) -> Vec<(PathBuf, Vec<u8>)> {
+    /// The path and the branch of every worktree, read from files without git.
+    fn checked_out_branches(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let common = &self.record.common_dir;
-        let branch = |folder: &Path| -> Option<Vec<u8>> {
-            let text = read_linked(&folder.join("HEAD"), 8192).ok()?;
+        let branch = |dir: &Path| -> Option<Vec<u8>> {
+            let text = read_following_links(&dir.join("HEAD"), 8192).ok()?;
             Some(text.strip_prefix(b"ref: ")?.trim_ascii_end().to_vec())
         };
         let worktrees = std::fs::read_dir(common.join("worktrees")).into_iter().flatten().flatten();
         let linked = worktrees.filter_map(|entry| {
-            let file = read_linked(&entry.path().join("gitdir"), 8192).ok()?;
+            let file = read_following_links(&entry.path().join("gitdir"), 8192).ok()?;
             let file = entry.path().join(OsStr::from_bytes(file.trim_ascii_end()));
             Some((file.parent()?.to_path_buf(), branch(&entry.path())?))
         });
@@ -379,8 +397,8 @@ impl Workspace {
         linked.chain(main).collect()
     }
 
-    /// Like `heads`, but asks git, for ref formats that are not plain files.
-    fn heads_by_git(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, GitError> {
+    /// Like `checked_out_branches`, but asks git, for repositories that store refs in a reftable.
+    fn checked_out_branches_by_git(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, GitError> {
         let output = self.real_git("worktree")?.args(["list", "--porcelain", "-z"]).run()?;
         let (mut heads, mut current) = (Vec::new(), PathBuf::new());
         for line in output.split(|byte| *byte == 0) {
@@ -394,7 +412,7 @@ impl Workspace {
     }
 }
 
-fn refusal(reason: &str, new: &str) -> ReceiveError {
+fn refusal_error(reason: &str, new: &str) -> ReceiveError {
     if GitMessage::NotACommit.is_in(reason) {
         return ReceiveError::NotACommit(new.to_string());
     }

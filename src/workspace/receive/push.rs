@@ -1,4 +1,4 @@
-//! Transfers the quarantine's objects through a pipe into a ref of the real repository.
+//! Transfers objects from the quarantine to the user's repository through a pipe, and updates one ref there.
 //!
 //! ```text
 //!   agent's objects ──► git pack-objects ══ pipe ══► git receive-pack ──► git's own quarantine, fsck, connectivity
@@ -6,8 +6,8 @@
 //!                       guard made; no configuration     compared and swapped
 //! ```
 //!
-//! The data that the sending git reads may exploit it: it can write nothing but the pipe, and start nothing.
-//! The receiving git trusts nothing that it reads from the pipe.
+//! The agent's objects may exploit a bug in the sending git. Therefore the sender may write only to the pipe,
+//! and may not start processes. The receiving git checks everything that it reads from the pipe.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -25,7 +25,8 @@ use crate::workspace::run::create::Workspace;
 use crate::workspace::run::quarantine;
 
 impl Workspace {
-    /// Transfers the quarantine's objects to a ref of the real repository.
+    /// Transfers the objects of the commit `new` to the user's repository, and moves the ref `name` from
+    /// `old` to `new`.
     pub(crate) fn push(
         &self,
         name: &str,
@@ -33,40 +34,42 @@ impl Workspace {
         new: &str,
         limits: &Limits,
     ) -> Result<Report, ReceiveError> {
-        only_plain_files(&self.quarantine().join("objects")).map_err(ReceiveError::Unreadable)?;
-        let folder = self.run_folder.join("sender");
-        crate::workspace::at("make", &folder, make_sender(&folder, &self.sent_objects(), self))?;
+        check_only_plain_files(&self.quarantine().join("objects")).map_err(ReceiveError::Unreadable)?;
+        let dir = self.run_folder.join("sender");
+        crate::workspace::at("create", &dir, create_sender_dir(&dir, &self.sender_object_dirs(), self))?;
         // The sender packs in parallel with the ancestry check. Nothing reads the pipe until the check has
         // passed.
-        let failed = |error: io::Error| ReceiveError::Unreadable(format!("no pipe: {error}"));
+        let failed = |error: io::Error| {
+            ReceiveError::Unreadable(format!("cannot use a pipe between two git processes: {error}"))
+        };
         let (from, to) = io::pipe().map_err(failed)?;
-        let mut looking = self.look(new, limits)?;
+        let mut ancestry_check = self.start_ancestry_check(new, limits)?;
         let format = &self.record.object_format;
         let command = format!("{old} {new} {name}\0 report-status quiet object-format={format} agent=guard");
-        let said = (&to).write_all(format!("{:04x}{command}0000", command.len() + 4).as_bytes());
-        let sender = said.map_err(failed).and_then(|()| self.sender(new, to.into(), limits));
+        let written = (&to).write_all(format!("{:04x}{command}0000", command.len() + 4).as_bytes());
+        let sender = written.map_err(failed).and_then(|()| self.sender(new, to.into(), limits));
         let mut sender = match sender {
             Ok(sender) => sender,
             Err(error) => {
-                looking.end();
+                ancestry_check.terminate();
                 return Err(error);
             }
         };
         let receiver = self
-            .is_on_base(new, looking, limits)
+            .finish_ancestry_check(new, ancestry_check, limits)
             .and_then(|()| self.check_trees(new, limits))
             .and_then(|()| self.receiver(from.into(), limits));
         let receiver = match receiver {
             Ok(receiver) => receiver,
             Err(error) => {
-                sender.end();
+                sender.terminate();
                 return Err(error);
             }
         };
         let answer = receiver.finish();
         let sent = sender.finish();
         let answer = answer?;
-        let report = report(&answer.output, name);
+        let report = parse_report(&answer.output, name);
         if matches!(report, Some(Report::Done)) {
             return Ok(Report::Done);
         }
@@ -74,8 +77,8 @@ impl Workspace {
             return Err(ReceiveError::TooLarge { limit: limits.bytes });
         }
         let sent = sent?;
-        let died_of_it = sent.code() == 128 + libc::SIGPIPE;
-        if !sent.status.success() && !died_of_it {
+        let killed_by_sigpipe = sent.code() == 128 + libc::SIGPIPE;
+        if !sent.status.success() && !killed_by_sigpipe {
             let message =
                 if sent.message.is_empty() { format!("exit code {}", sent.code()) } else { sent.message };
             return Err(ReceiveError::Unreadable(message));
@@ -88,14 +91,17 @@ impl Workspace {
                 Ok(Report::Refused(format!("{reason} ({})", answer.message)))
             }
             Some(report) => Ok(report),
-            None => Err(ReceiveError::BadObjects(format!("receive-pack ended early: {}", answer.message))),
+            None => Err(ReceiveError::BadObjects(format!(
+                "git receive-pack exited without a report: {}",
+                answer.message
+            ))),
         }
     }
 
-    /// The receiving git. It reads its command and the pack from the pipe.
+    /// Starts the receiving git, which reads its command and the pack from the pipe.
     fn receiver(&self, from: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
         let record = &self.record;
-        // Writable are objects and refs, but not the configuration or the hooks beside them.
+        // The receiver may write objects and refs, but not the configuration or the hooks beside them.
         let mut write: Vec<PathBuf> =
             ["refs", "logs", "reftable"].map(|name| record.common_dir.join(name)).to_vec();
         if record.ref_format == "reftable" {
@@ -125,29 +131,34 @@ impl Workspace {
             .config("receive.advertisePushOptions", "false")
             // Stream larger blobs to disk: a small pack must not be able to fill the memory.
             .config("core.bigFileThreshold", "64m")
-            .limit(limits.time)
-            .most(1 << 20)
+            .timeout(limits.time)
+            .max_output(1 << 20)
             .jailed(jail);
-        Ok(receiver.start_from(from)?)
+        Ok(receiver.start_with_stdin(from)?)
     }
 
-    /// Starts the check that the commit descends from the base. The receiving git would check that too, but
-    /// only after it has stored the objects, and objects of a refused push must not stay.
-    fn look(&self, new: &str, limits: &Limits) -> Result<Running, ReceiveError> {
+    /// Starts the check that the commit descends from the run's base. The receiving git checks that too, but
+    /// only after it has stored the objects, and objects of a refused push must not stay in the repository.
+    fn start_ancestry_check(&self, new: &str, limits: &Limits) -> Result<Running, ReceiveError> {
         let base = format!("^{}", self.record.base);
         let way =
             self.reader("rev-list", limits)?.args(["--ancestry-path", "--max-count=1", new, &base, "--"]);
         Ok(way.start()?)
     }
 
-    /// Waits for that check.
-    fn is_on_base(&self, new: &str, looking: Running, limits: &Limits) -> Result<(), ReceiveError> {
-        let answer = looking.finish()?;
+    /// Waits for the ancestry check, and fails if the commit does not descend from the run's base.
+    fn finish_ancestry_check(
+        &self,
+        new: &str,
+        ancestry_check: Running,
+        limits: &Limits,
+    ) -> Result<(), ReceiveError> {
+        let answer = ancestry_check.finish()?;
         let is_there = answer.status.success() && answer.output.trim_ascii_end() == new.as_bytes();
         if is_there || new == self.record.base {
             return Ok(());
         }
-        let kind = self.reader("cat-file", limits)?.args(["-t", new]).answer()?;
+        let kind = self.reader("cat-file", limits)?.args(["-t", new]).output()?;
         if !kind.status.success() {
             return Err(ReceiveError::Unreadable(kind.message));
         }
@@ -160,39 +171,40 @@ impl Workspace {
         Err(self.not_descending(new))
     }
 
-    /// Refuses commits that no git could read into an index.
+    /// Fails if a new commit has more paths than git can handle in reasonable memory and time.
     fn check_trees(&self, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
         let listed = self
             .reader("rev-list", limits)?
-            .arg(format!("--max-count={}", MOST_NEW_COMMITS + 1))
+            .arg(format!("--max-count={}", MAX_NEW_COMMITS + 1))
             .args([new, &format!("^{}", self.record.base), &format!("^{}", self.record.tip), "--"])
-            .most(16 << 20)
+            .max_output(16 << 20)
             .run()
             .map_err(|error| match error {
                 GitError::Failed { message, .. } => ReceiveError::Unreadable(message),
                 other => other.into(),
             })?;
         let commits: Vec<String> = String::from_utf8_lossy(&listed).lines().map(str::to_string).collect();
-        if commits.len() > MOST_NEW_COMMITS {
-            let problem = format!("there are more than {MOST_NEW_COMMITS} of them");
+        if commits.len() > MAX_NEW_COMMITS {
+            let problem = format!("there are more than {MAX_NEW_COMMITS} new commits");
             return Err(ReceiveError::Trees(TreeSizeError::TooLarge(problem)));
         }
-        Ok(tree_size::check(self.reader("cat-file", limits)?, &commits, self.most_paths())?)
+        Ok(tree_size::check(self.reader("cat-file", limits)?, &commits, self.max_paths())?)
     }
 
     /// The maximum number of paths in a commit of the run.
-    pub(crate) fn most_paths(&self) -> u64 {
-        tree_size::most_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
+    pub(crate) fn max_paths(&self) -> u64 {
+        tree_size::max_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
     }
 
-    /// The object directories to send from: the agent's first.
-    fn sent_objects(&self) -> Vec<PathBuf> {
+    /// The object directories that the sender reads: the quarantine's first, then those of the user's
+    /// repository.
+    fn sender_object_dirs(&self) -> Vec<PathBuf> {
         let mut objects = vec![self.quarantine().join("objects")];
         objects.extend(self.record.objects.iter().cloned());
         objects
     }
 
-    /// The sending git.
+    /// Starts the sending git, which writes a pack to the pipe.
     fn sender(&self, new: &str, to: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
         let wanted = format!("{new}\n^{}\n^{}\n", self.record.base, self.record.tip);
         let sender = self
@@ -200,20 +212,21 @@ impl Workspace {
             .args(["--revs", "--thin", "--stdout", "--delta-base-offset", "--quiet"])
             .arg(format!("--threads={}", threads()))
             .input(wanted.into_bytes());
-        Ok(sender.start_into(to)?)
+        Ok(sender.start_with_stdout(to)?)
     }
 
-    /// A jailed git that reads what the agent wrote, with a git directory that guard has just created.
+    /// Builds a jailed git call that reads the agent's objects through a git directory that guard has just
+    /// created.
     fn reader(&self, verb: &str, limits: &Limits) -> Result<Git, ReceiveError> {
-        let folder = self.run_folder.join("sender");
-        let objects = self.sent_objects();
+        let dir = self.run_folder.join("sender");
+        let objects = self.sender_object_dirs();
         let mut read: Vec<&Path> = objects.iter().map(PathBuf::as_path).collect();
-        read.push(&folder);
+        read.push(&dir);
         let bounds = Bounds { cpu_seconds: limits.time.as_secs() + 1, memory: 4 << 30, file: 1 << 20 };
         let jail = Jail::new(program()?, &read, &[], true, bounds).map_err(WorkspaceError::from)?;
         Ok(Git::new(Trust::Neutral, verb)?
-            .dir(&folder)
-            .within(&folder)
+            .git_dir(&dir)
+            .current_dir(&dir)
             .env("GIT_NO_REPLACE_OBJECTS", "1")
             // Disable git's acceleration files: the agent could have written them.
             .config("core.commitGraph", "false")
@@ -221,58 +234,58 @@ impl Workspace {
             .config("pack.useBitmaps", "false")
             .config("pack.readReverseIndex", "false")
             .config("core.bigFileThreshold", "64m")
-            .limit(limits.time)
+            .timeout(limits.time)
             .jailed(jail))
     }
 }
 
 /// Maximum number of commits to receive from one run.
-const MOST_NEW_COMMITS: usize = 100_000;
+const MAX_NEW_COMMITS: usize = 100_000;
 
-/// Maximum number of delta threads: each needs memory.
-const MOST_THREADS: usize = 4;
+/// Maximum number of threads that search for deltas: each needs memory.
+const MAX_THREADS: usize = 4;
 
 fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
-/// Checks that object directories contain only regular files and directories. git would block on a FIFO, and
-/// read something else through a symbolic link. Checks whole trees, because a list of alternates can name
-/// directories deeper inside.
-fn only_plain_files(objects: &Path) -> Result<(), String> {
+/// Fails if an object directory contains anything except regular files and directories. git would block on a
+/// FIFO, and read other files through a symbolic link. Checks the whole tree, because a list of alternates
+/// can name any directory in it.
+fn check_only_plain_files(objects: &Path) -> Result<(), String> {
     let unreadable = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
     let data = objects.symlink_metadata().map_err(|error| unreadable(objects, &error))?;
     if !data.is_dir() {
-        return Err(format!("{} is no directory", objects.display()));
+        return Err(format!("{} is not a directory", objects.display()));
     }
-    let mut folders = vec![objects.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(|error| unreadable(&folder, &error))? {
-            let entry = entry.map_err(|error| unreadable(&folder, &error))?;
-            let kind = entry.file_type().map_err(|error| unreadable(&folder, &error))?;
+    let mut dirs = vec![objects.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).map_err(|error| unreadable(&dir, &error))? {
+            let entry = entry.map_err(|error| unreadable(&dir, &error))?;
+            let kind = entry.file_type().map_err(|error| unreadable(&dir, &error))?;
             if kind.is_dir() {
-                folders.push(entry.path());
+                dirs.push(entry.path());
             } else if !kind.is_file() {
-                return Err(format!("{} is not a plain file", entry.path().display()));
+                return Err(format!("{} is neither a regular file nor a directory", entry.path().display()));
             }
         }
     }
     Ok(())
 }
 
-fn make_sender(folder: &Path, objects: &[PathBuf], workspace: &Workspace) -> io::Result<()> {
-    crate::sys::remove_tree::remove_tree(folder)?;
+fn create_sender_dir(dir: &Path, objects: &[PathBuf], workspace: &Workspace) -> io::Result<()> {
+    crate::sys::remove_tree::remove_tree(dir)?;
     for name in ["objects/info", "refs"] {
-        DirBuilder::new().mode(0o700).recursive(true).create(folder.join(name))?;
+        DirBuilder::new().mode(0o700).recursive(true).create(dir.join(name))?;
     }
-    fs::write(folder.join("HEAD"), "ref: refs/heads/none\n")?;
+    fs::write(dir.join("HEAD"), "ref: refs/heads/none\n")?;
     let extension = match workspace.record.object_format.as_str() {
         "sha256" => "\trepositoryformatversion = 1\n[extensions]\n\tobjectformat = sha256\n",
         _ => "\trepositoryformatversion = 0\n",
     };
-    fs::write(folder.join("config"), format!("[core]\n\tbare = true\n{extension}"))?;
-    fs::write(folder.join("objects/info/alternates"), quarantine::alternates(objects))?;
-    match fs::copy(workspace.record.common_dir.join("shallow"), folder.join("shallow")) {
+    fs::write(dir.join("config"), format!("[core]\n\tbare = true\n{extension}"))?;
+    fs::write(dir.join("objects/info/alternates"), quarantine::alternates(objects))?;
+    match fs::copy(workspace.record.common_dir.join("shallow"), dir.join("shallow")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         copied => copied.map(drop),
     }
@@ -287,7 +300,7 @@ pub(crate) enum Report {
 }
 
 /// Parses a report: pkt-lines `unpack ok`, `ok REF` or `ng REF REASON`.
-fn report(output: &[u8], name: &str) -> Option<Report> {
+fn parse_report(output: &[u8], name: &str) -> Option<Report> {
     let mut rest = output;
     let mut unpacked = None;
     while rest.len() >= 4 {
@@ -316,20 +329,20 @@ fn report(output: &[u8], name: &str) -> Option<Report> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, report};
+    use super::{Report, parse_report};
 
     #[test]
     fn reports_are_read_strictly() {
         let name = "refs/heads/task/x";
-        assert_eq!(report(b"000eunpack ok\n0019ok refs/heads/task/x\n0000", name), Some(Report::Done));
-        assert_eq!(report(b"0019ok refs/heads/task/x\n0000", name), None, "nothing was unpacked");
-        assert_eq!(report(b"000eunpack ok\n0019ok refs/heads/task/y\n0000", name), None);
+        assert_eq!(parse_report(b"000eunpack ok\n0019ok refs/heads/task/x\n0000", name), Some(Report::Done));
+        assert_eq!(parse_report(b"0019ok refs/heads/task/x\n0000", name), None, "nothing was unpacked");
+        assert_eq!(parse_report(b"000eunpack ok\n0019ok refs/heads/task/y\n0000", name), None);
         assert_eq!(
-            report(b"000eunpack ok\n002ang refs/heads/task/x non-fast-forward\n0000", name),
+            parse_report(b"000eunpack ok\n002ang refs/heads/task/x non-fast-forward\n0000", name),
             Some(Report::NotForward)
         );
-        assert_eq!(report(b"ffff", name), None);
-        assert_eq!(report(b"zzzz", name), None);
-        assert_eq!(report("000é".as_bytes(), name), None);
+        assert_eq!(parse_report(b"ffff", name), None);
+        assert_eq!(parse_report(b"zzzz", name), None);
+        assert_eq!(parse_report("000é".as_bytes(), name), None);
     }
 }

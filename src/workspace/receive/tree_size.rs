@@ -1,9 +1,9 @@
 //! Counts the paths in the trees of commits without listing them.
 //!
-//! A dozen tree objects that each contain the next one ten times have ten thousand million paths. Every git
+//! Ten tree objects that each contain the next one ten times have ten thousand million paths. Every git
 //! command that reads such a commit into an index, compares it or checks it out spends memory and time on
-//! each path. Here a jailed `git cat-file --batch` reads every tree object once, and the paths below it are
-//! computed from those below its entries.
+//! each path. Therefore guard reads every tree object only once, through a jailed `git cat-file --batch`, and
+//! computes the number of paths below a tree from the numbers below its entries.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -14,19 +14,19 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::workspace::git::command::{Git, GitError, Running};
 
-/// Number of paths (files and directories) that any commit may have. More are allowed only if the repository
-/// is already that large.
-const MOST_PATHS: u64 = 2_000_000;
-/// Maximum growth over the number of paths before the run.
-const MOST_GROWTH: u64 = 4;
+/// Number of paths (files and directories) that any commit may have. A repository that already has many paths
+/// gets a higher limit.
+const MAX_PATHS: u64 = 2_000_000;
+/// Maximum ratio between the number of paths in a received commit and in the index before the run.
+const MAX_GROWTH_FACTOR: u64 = 4;
 /// Maximum average length of a path, in bytes.
-const MOST_PATH_BYTES: u64 = 512;
+const MAX_AVERAGE_PATH_BYTES: u64 = 512;
 /// Maximum number of different tree objects to read.
-const MOST_TREES: usize = 2_000_000;
+const MAX_TREES: usize = 2_000_000;
 /// Maximum size of all tree objects together.
-const MOST_BYTES: u64 = 2 << 30;
+const MAX_BYTES: u64 = 2 << 30;
 /// Maximum size of one tree object.
-const LARGEST_TREE: u64 = 64 << 20;
+const MAX_TREE_BYTES: u64 = 64 << 20;
 /// Number of trees to request at once: their names must fit into the pipe's buffer.
 const BATCH: usize = 256;
 
@@ -35,39 +35,40 @@ const BATCH: usize = 256;
 pub enum TreeSizeError {
     /// A commit has more paths than git can handle in reasonable memory and time.
     #[error(
-        "{commit} has {} files and directories{}, more than {limit}; that is made by directories that contain each other many times, and would fill the memory of every git that reads it",
-        at_least(.paths), with_long_names(*.paths, *.limit)
+        "the commit {commit} has {} files and directories{}, the limit is {limit}; its directories probably \
+         contain each other many times, and would fill the memory of every git that reads the commit",
+        path_count_text(.paths), long_names_text(*.paths, *.limit)
     )]
     TooManyPaths {
-        /// The commit, or a description of it.
+        /// The id of the commit.
         commit: String,
-        /// The number of paths; `u64::MAX` stands for anything larger.
+        /// The number of paths; `u64::MAX` if it is too large to count.
         paths: u64,
         /// The maximum.
         limit: u64,
     },
     /// There are more trees, or larger ones, than guard reads.
-    #[error("the trees of the commits cannot be measured: {0}")]
+    #[error("cannot count the files in the commits: {0}")]
     TooLarge(String),
-    /// git's answer is malformed.
-    #[error("the trees of the commits cannot be read: {0}")]
+    /// git cannot read a tree, or its output is malformed.
+    #[error("cannot read the trees of the commits: {0}")]
     Unreadable(String),
     /// A git call failed.
     #[error(transparent)]
     Git(#[from] GitError),
 }
 
-fn at_least(paths: &u64) -> String {
+fn path_count_text(paths: &u64) -> String {
     if *paths == u64::MAX { "uncountably many".to_string() } else { paths.to_string() }
 }
 
-fn with_long_names(paths: u64, limit: u64) -> &'static str {
+fn long_names_text(paths: u64, limit: u64) -> &'static str {
     if paths <= limit { " with very long names" } else { "" }
 }
 
 /// The maximum number of paths per commit, for a repository whose index has this many entries.
-pub(crate) fn most_paths(index_entries: u64) -> u64 {
-    MOST_PATHS.max(index_entries.saturating_mul(MOST_GROWTH))
+pub(crate) fn max_paths(index_entries: u64) -> u64 {
+    MAX_PATHS.max(index_entries.saturating_mul(MAX_GROWTH_FACTOR))
 }
 
 /// The number of entries according to the header of an index file.
@@ -82,8 +83,8 @@ pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
     }
 }
 
-/// Refuses commits whose trees have more paths than `limit`. `git` is a jailed `cat-file` call in their
-/// repository.
+/// Fails if a commit has more paths than `limit`. `git` is a jailed `cat-file` call in the repository of the
+/// commits.
 pub(crate) fn check(git: Git, commits: &[String], limit: u64) -> Result<(), TreeSizeError> {
     if commits.is_empty() {
         return Ok(());
@@ -92,19 +93,19 @@ pub(crate) fn check(git: Git, commits: &[String], limit: u64) -> Result<(), Tree
     let mut roots = Vec::with_capacity(commits.len());
     for batch in commits.chunks(BATCH) {
         let names: Vec<String> = batch.iter().map(|commit| format!("{commit}^{{tree}}")).collect();
-        roots.extend(trees.ask(&names)?);
+        roots.extend(trees.request(&names)?);
     }
     while !trees.unread.is_empty() {
         let at = trees.unread.len().saturating_sub(BATCH);
         let batch: Vec<u32> = trees.unread.split_off(at);
         let names: Vec<String> =
             batch.iter().map(|index| trees.nodes[*index as usize].name.clone()).collect();
-        trees.ask(&names)?;
+        trees.request(&names)?;
     }
     let sizes = trees.sizes();
     for (commit, root) in commits.iter().zip(roots) {
         let Size { paths, bytes } = sizes[root as usize];
-        if paths > limit || bytes > limit.saturating_mul(MOST_PATH_BYTES) {
+        if paths > limit || bytes > limit.saturating_mul(MAX_AVERAGE_PATH_BYTES) {
             return Err(TreeSizeError::TooManyPaths { commit: commit.clone(), paths, limit });
         }
     }
@@ -122,9 +123,9 @@ struct Size {
 struct Node {
     name: String,
     is_read: bool,
-    /// The tree's own entries.
+    /// The direct entries of the tree.
     own: Size,
-    /// The trees among them: (index of the tree, length of its name).
+    /// The subtrees among them: (index in `Trees::nodes`, length of the name).
     children: Vec<(u32, u32)>,
 }
 
@@ -143,9 +144,9 @@ struct Trees {
 
 impl Trees {
     fn start(git: Git) -> Result<Self, TreeSizeError> {
-        let mut running = git.args(["--batch"]).start_from(Stdio::piped())?;
+        let mut running = git.args(["--batch"]).start_with_stdin(Stdio::piped())?;
         let (Some(input), Some(output)) = (running.child.stdin.take(), running.child.stdout.take()) else {
-            return Err(TreeSizeError::Unreadable("no pipe".to_string()));
+            return Err(TreeSizeError::Unreadable("git was started without pipes".to_string()));
         };
         Ok(Self {
             running,
@@ -169,44 +170,48 @@ impl Trees {
         })
     }
 
-    /// Requests trees, and returns the index of each.
-    fn ask(&mut self, names: &[String]) -> Result<Vec<u32>, TreeSizeError> {
+    /// Requests trees from git, and returns the index of each in `nodes`.
+    fn request(&mut self, names: &[String]) -> Result<Vec<u32>, TreeSizeError> {
         let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
         if let Err(error) = self.input.write_all(lines.as_bytes()).and_then(|()| self.input.flush()) {
             return Err(self.unreadable(&error.to_string()));
         }
-        names.iter().map(|name| self.answer(name)).collect()
+        names.iter().map(|name| self.read_answer(name)).collect()
     }
 
     /// Reads one answer: `NAME tree SIZE`, a newline, SIZE bytes, a newline.
-    fn answer(&mut self, asked: &str) -> Result<u32, TreeSizeError> {
+    fn read_answer(&mut self, requested: &str) -> Result<u32, TreeSizeError> {
         let line = self.line()?;
         let words: Vec<&str> = line.split(' ').collect();
         let (name, size) = match words[..] {
             [name, "tree", size] => (name.to_string(), size.parse::<u64>().unwrap_or(u64::MAX)),
-            _ => return Err(self.unreadable(&format!("{asked} is no tree that can be read"))),
+            _ => return Err(self.unreadable(&format!("git cannot read the tree {requested}"))),
         };
-        if size > LARGEST_TREE {
-            return Err(TreeSizeError::TooLarge(format!("a directory of {size} bytes")));
+        if size > MAX_TREE_BYTES {
+            let problem = format!("a tree object has {size} bytes, the limit is {MAX_TREE_BYTES}");
+            return Err(TreeSizeError::TooLarge(problem));
         }
         self.bytes += size;
-        if self.bytes > MOST_BYTES {
-            return Err(TreeSizeError::TooLarge(format!("more than {MOST_BYTES} bytes of directories")));
+        if self.bytes > MAX_BYTES {
+            return Err(TreeSizeError::TooLarge(format!(
+                "the tree objects have more than {MAX_BYTES} bytes"
+            )));
         }
         let content = self.take(size as usize + 1)?;
-        let index = self.number(name.clone())?;
+        let index = self.index_of(name.clone())?;
         if !std::mem::replace(&mut self.nodes[index as usize].is_read, true) {
             self.read(index, &content[..size as usize], name.len() / 2)?;
         }
         Ok(index)
     }
 
-    fn number(&mut self, name: String) -> Result<u32, TreeSizeError> {
+    fn index_of(&mut self, name: String) -> Result<u32, TreeSizeError> {
         if let Some(index) = self.known.get(&name) {
             return Ok(*index);
         }
-        if self.nodes.len() >= MOST_TREES {
-            return Err(TreeSizeError::TooLarge(format!("more than {MOST_TREES} different directories")));
+        if self.nodes.len() >= MAX_TREES {
+            let problem = format!("there are more than {MAX_TREES} different tree objects");
+            return Err(TreeSizeError::TooLarge(problem));
         }
         let index = self.nodes.len() as u32;
         self.known.insert(name.clone(), index);
@@ -216,7 +221,7 @@ impl Trees {
 
     /// Parses a tree: `MODE NAME`, a NUL byte, the object id in binary, repeated.
     fn read(&mut self, index: u32, mut content: &[u8], id_length: usize) -> Result<(), TreeSizeError> {
-        let broken = || TreeSizeError::Unreadable("a tree is broken".to_string());
+        let broken = || TreeSizeError::Unreadable("a tree object is malformed".to_string());
         while !content.is_empty() {
             let null = content.iter().position(|byte| *byte == 0).ok_or_else(broken)?;
             let space = content[..null].iter().position(|byte| *byte == b' ').ok_or_else(broken)?;
@@ -228,7 +233,7 @@ impl Trees {
             if matches!(&content[..space], b"40000" | b"040000") {
                 let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
                 let before = self.nodes.len();
-                let child = self.number(name)?;
+                let child = self.index_of(name)?;
                 if self.nodes.len() > before {
                     self.unread.push(child);
                 }
@@ -281,7 +286,7 @@ impl Trees {
                 return Ok(line);
             }
             if self.buffer.len() - self.at > 4096 {
-                return Err(self.unreadable("a line without end"));
+                return Err(self.unreadable("git printed a line that is too long"));
             }
             self.fill()?;
         }
@@ -296,12 +301,12 @@ impl Trees {
         Ok(taken)
     }
 
-    /// Reads more, within the call's timeout.
+    /// Reads more of git's output, within the timeout of the call.
     fn fill(&mut self) -> Result<(), TreeSizeError> {
         self.buffer.drain(..self.at);
         self.at = 0;
         loop {
-            let timeout = self.running.left()?;
+            let timeout = self.running.poll_timeout()?;
             match poll(&mut [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)], timeout) {
                 Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
                 Ok(_) => {}
@@ -312,7 +317,7 @@ impl Trees {
             let read = self.output.read(&mut self.buffer[start..]);
             self.buffer.truncate(start + read.as_ref().copied().unwrap_or(0));
             return match read {
-                Ok(0) => Err(self.unreadable("git ended early")),
+                Ok(0) => Err(self.unreadable("git exited early")),
                 Ok(_) => Ok(()),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => Err(self.unreadable(&error.to_string())),

@@ -1,4 +1,4 @@
-//! Creates a workspace: worktree, branch and quarantine. A failure on the way undoes what was created.
+//! Creates a workspace: worktree, branch and quarantine. If a step fails, guard removes what it has created.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::ignored_files;
 use super::ignored_files::Ignored;
-use super::quarantine::{self, Committer, Parts};
+use super::quarantine::{self, Committer, QuarantineSpec};
 use super::run_record::{Lock, Record, State};
 use super::{extra_files, hooks, slug, user_changes};
 use crate::policy::Policy;
@@ -26,29 +26,29 @@ use crate::workspace::{WorkspaceError, at, trust};
 pub struct Request {
     /// The id of the run.
     pub run_id: String,
-    /// The run's own directory; created if it is missing.
+    /// The directory for the run's files; created if it is missing.
     pub run_folder: PathBuf,
-    /// The task's name; the run's id by default.
+    /// The task's name, from which the names of branch and worktree derive; the run's id by default.
     pub name: Option<String>,
     /// The commit to start from; the user's `HEAD` by default.
     pub base: Option<String>,
-    /// Work in the linked worktree from which the repository was found, on its branch.
+    /// Work in the existing linked worktree from which the repository was found, on its branch (`--here`).
     pub here: bool,
     /// The prefix of task branches, for example `task/`.
     pub prefix: String,
-    /// The directory for worktrees, relative to the repository's place; `../.worktrees` by default.
+    /// The directory for worktrees, relative to the main working tree; `../.worktrees` by default.
     pub root: Option<PathBuf>,
     /// The directory for worktrees if the default one is not writable.
     pub fallback_root: PathBuf,
-    /// Untracked paths to copy from the user's worktree.
+    /// Untracked paths to copy from the user's worktree, relative to its top.
     pub copy: Vec<String>,
-    /// Untracked paths to link from the user's worktree.
+    /// Untracked paths to link from the user's worktree, relative to its top. The run may only read them.
     pub link_readonly: Vec<String>,
-    /// Give the run the installed dependencies that git ignores.
+    /// Give the run the installed dependencies (`node_modules`, `.venv`) that git ignores.
     pub with_dependencies: bool,
     /// Give the run the user's uncommitted changes.
     pub with_changes: bool,
-    /// (name, email) to use instead of the user's.
+    /// The committer's name and email, if not the user's.
     pub identity: Option<(String, String)>,
     /// Trailer lines for every commit message.
     pub trailers: Vec<String>,
@@ -59,7 +59,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The parameters that a policy sets. The caller fills in the run, its directory and the fallback.
+    /// The parameters that a policy sets. The caller fills in `run_id`, `run_folder` and `fallback_root`.
     pub fn new(policy: &Policy) -> Self {
         Self {
             prefix: policy.git.branch_prefix.clone(),
@@ -80,31 +80,31 @@ impl Request {
 pub struct Workspace {
     pub(crate) run_folder: PathBuf,
     pub(crate) record: Record,
-    /// The user has uncommitted changes that the agent does not get.
+    /// True if the user has uncommitted changes that the agent does not get.
     uncommitted: bool,
-    /// The number of the user's uncommitted paths that the run got.
+    /// The number of paths with uncommitted changes of the user that guard copied into the worktree.
     carried_changes: usize,
     /// Files that git ignores in the user's worktree, and that the run does not get.
     left_behind: Vec<PathBuf>,
     /// Passwords and tokens in the user's git settings.
     credentials: Vec<Vec<u8>>,
     _lock: Lock,
-    /// Keeps other runs out of the worktree.
+    /// Prevents other runs from using the worktree.
     _worktree_lock: Option<Lock>,
 }
 
 impl Workspace {
-    /// Creates the workspace. On failure nothing is left.
+    /// Creates the workspace. If that fails, guard removes everything that it has created.
     pub fn open(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
         let settings = trusted_settings(repository)?;
         let wanted = WorkspaceSpec::new(repository, request)?;
         let worktree_lock =
             if wanted.here { Lock::of_worktree(&wanted.admin_dir, &wanted.worktree)? } else { None };
         let made = DirBuilder::new().mode(0o700).recursive(true).create(&request.run_folder);
-        at("make", &request.run_folder, made)?;
+        at("create", &request.run_folder, made)?;
         let lock = Lock::take(&request.run_folder)?;
         if Record::exists(&request.run_folder) {
-            let problem = format!("the run {} has a workspace already", request.run_id);
+            let problem = format!("the run {} already has a workspace", request.run_id);
             return Err(WorkspaceError::refused(problem, "`guard worktree list` shows it"));
         }
         let record = wanted.record(repository, request);
@@ -119,43 +119,44 @@ impl Workspace {
             _lock: lock,
             _worktree_lock: worktree_lock,
         };
-        match workspace.make(repository, &settings, request) {
+        match workspace.create(repository, &settings, request) {
             Ok(()) => Ok(workspace),
             Err(error) => {
-                // Report the first error. After Ctrl-C git received the signal as well, so its error only
-                // follows from that.
-                let interrupted = interrupted();
+                // After Ctrl-C git received the signal as well, and its error is only a consequence: report
+                // the signal instead.
+                let interrupted = check_interrupted();
                 let _ = workspace.undo();
                 interrupted.and(Err(error))
             }
         }
     }
 
-    fn make(
+    fn create(
         &mut self,
         repository: &Repository,
         settings: &Settings,
         request: &Request,
     ) -> Result<(), WorkspaceError> {
-        // Start two queries that run while the files are written.
+        // Start these git queries now, so that they run while guard writes files.
         let refs = quarantine::refs_call(repository)?.start()?;
-        let changes = self.look_for_changes(repository)?;
-        let checkout = self.users_checkout(repository);
-        let listing = checkout.as_deref().map(|top| ignored_files::start(repository, top)).transpose()?;
-        let refs = std::thread::spawn(move || refs.succeed());
+        let changes = self.start_status(repository)?;
+        let checkout = self.dependency_source(repository);
+        let listing = checkout.as_deref().map(|top| ignored_files::start_listing(repository, top));
+        let listing = listing.transpose()?;
+        let refs = std::thread::spawn(move || refs.expect_success());
         if !self.record.here {
             self.add_worktree(repository)?;
             self._worktree_lock = Lock::of_worktree(&self.record.admin_dir, &self.record.worktree)?;
         }
         self.record.write(&self.run_folder)?;
         let refs = refs.join().unwrap_or_else(|_| Ok(Vec::new()))?;
-        self.uncommitted = changes.is_some_and(crate::workspace::git::command::Running::says_anything);
-        self.record.excludes = quarantine::users_file(repository, settings, "core.excludesfile", "ignore");
+        self.uncommitted = changes.is_some_and(crate::workspace::git::command::Running::has_output);
+        self.record.excludes = quarantine::user_git_file(repository, settings, "core.excludesfile", "ignore");
         let hooks = self.run_folder.join("hooks");
-        let brought = hooks::bring(repository, settings, request.skip_hooks, &request.trailers, &hooks);
-        let hooks = at("copy the hooks to", &hooks, brought)?;
+        let brought = hooks::install(repository, settings, request.skip_hooks, &request.trailers, &hooks);
+        let hooks = at("copy hooks to", &hooks, brought)?;
         let identity = request.identity.as_ref().map(|(name, email)| (name.as_str(), email.as_str()));
-        let parts = Parts {
+        let parts = QuarantineSpec {
             repository,
             settings,
             refs: &refs,
@@ -167,44 +168,45 @@ impl Workspace {
             committer: Committer { identity, sign: request.sign },
         };
         let git = self.quarantine();
-        at("make", &git, quarantine::make(&git, &self.refs_before(), &parts))?;
+        at("create", &git, quarantine::create(&git, &self.refs_before(), &parts))?;
         let gitfile = self.gitfile();
         at("write", &gitfile, fs::write(&gitfile, gitfile::content(&git)))?;
         if let Some(from) = repository.toplevel.as_ref().filter(|_| !self.record.here) {
             let within = (!repository.trusted).then_some(from.as_path());
-            let brought = extra_files::bring(
+            let brought = extra_files::install(
                 from,
                 within,
                 &self.record.worktree,
                 &request.copy,
                 &request.link_readonly,
             );
-            self.record.brought = at("bring files to", &self.record.worktree, brought)?;
+            self.record.brought = at("copy files to", &self.record.worktree, brought)?;
         }
         if let Some(top) = repository.toplevel.as_ref().filter(|_| request.with_changes && !self.record.here)
         {
             let carried =
-                user_changes::carry(repository, top, &self.record.worktree, &self.record.admin_dir)?;
+                user_changes::apply(repository, top, &self.record.worktree, &self.record.admin_dir)?;
             self.carried_changes = carried;
             self.uncommitted = false;
         }
         if let (Some(top), Some(listing)) = (&checkout, listing) {
-            self.carry_dependencies(top, ignored_files::finish(listing, top), request.with_dependencies)?;
+            let ignored = ignored_files::finish_listing(listing, top);
+            self.select_dependencies(top, ignored, request.with_dependencies)?;
             if request.with_dependencies && !self.record.here {
                 let left_behind = ignored_files::copy_submodules(repository, top, &self.record.worktree)?;
                 self.left_behind.extend(left_behind);
             }
         }
-        self.ignore_brought()?;
+        self.exclude_links()?;
         self.record.submodules = if self.record.here { self.submodule_pointers()? } else { Vec::new() };
-        interrupted()?;
+        check_interrupted()?;
         self.record.state = State::Open;
         self.record.write(&self.run_folder)
     }
 
-    /// The user's worktree that has the installed dependencies: the one in which the run was requested, or,
-    /// for a run in a linked worktree, the main one.
-    fn users_checkout(&self, repository: &Repository) -> Option<PathBuf> {
+    /// The user's worktree that has the installed dependencies: the one in which the user started the run, or
+    /// the main worktree for a run with `--here`.
+    fn dependency_source(&self, repository: &Repository) -> Option<PathBuf> {
         if !self.record.here {
             return repository.toplevel.clone();
         }
@@ -213,8 +215,9 @@ impl Workspace {
         (main != self.record.worktree).then(|| main.to_path_buf())
     }
 
-    /// Records which dependencies of the user's worktree the run gets, and which it does not.
-    fn carry_dependencies(
+    /// Records which ignored directories of the user's worktree the run gets as dependencies, and which
+    /// ignored files it does not get.
+    fn select_dependencies(
         &mut self,
         top: &Path,
         mut ignored: Ignored,
@@ -227,17 +230,17 @@ impl Workspace {
             self.left_behind = ignored.others;
         }
         if is_wanted {
-            let layers = extra_files::layers(top, &self.record.worktree, &ignored.dependencies);
-            self.record.brought.extend(at("look at dependencies in", top, layers)?);
+            let layers = extra_files::select_layers(top, &self.record.worktree, &ignored.dependencies);
+            self.record.brought.extend(at("read the dependencies in", top, layers)?);
         } else if !self.record.here {
             self.left_behind.extend(ignored.dependencies);
         }
         Ok(())
     }
 
-    /// Keeps symbolic links out of the agent's commits: a rule such as `node_modules/` ignores only
-    /// directories.
-    fn ignore_brought(&self) -> Result<(), WorkspaceError> {
+    /// Adds the links that guard made to the quarantine's ignore file, so that the agent does not commit
+    /// them: a rule such as `node_modules/` matches only directories.
+    fn exclude_links(&self) -> Result<(), WorkspaceError> {
         let links = self.record.brought.iter().filter(|one| one.is_link);
         let lines: Vec<u8> = links.flat_map(|one| extra_files::ignore_line(&one.path)).collect();
         if lines.is_empty() {
@@ -253,28 +256,29 @@ impl Workspace {
         at("write", &exclude, append())
     }
 
-    /// Starts a check for uncommitted changes of tracked files. Needed only if the run gets a new worktree.
-    fn look_for_changes(
+    /// Starts `git status` in the user's worktree, to learn whether tracked files have uncommitted changes.
+    /// Only for a run in a new worktree.
+    fn start_status(
         &self,
         repository: &Repository,
     ) -> Result<Option<crate::workspace::git::command::Running>, WorkspaceError> {
         let Some(top) = repository.toplevel.as_ref().filter(|_| !self.record.here) else { return Ok(None) };
-        let call = repository.git("status")?.worktree(top).limit(LOOK);
+        let call = repository.git("status")?.worktree(top).timeout(STATUS_TIMEOUT);
         Ok(Some(call.args(["--porcelain", "-z", "-uno", "--ignore-submodules=all"]).start()?))
     }
 
     fn add_worktree(&mut self, repository: &Repository) -> Result<(), WorkspaceError> {
         self.add_branch(repository)?;
-        let reason = self.mark();
+        let reason = self.run_marker();
         let record = &mut self.record;
         let branch = record.branch.strip_prefix("refs/heads/").unwrap_or(&record.branch);
-        crate::workspace::git::command::again_when_interfered(|| {
+        crate::workspace::git::command::retry_during_worktree_changes(|| {
             let git =
                 repository.git("worktree")?.args(["add", "--quiet", "--lock", "--reason", &reason, "--"]);
             git.arg(&record.worktree).arg(branch).interruptible().run()
         })
         .map_err(|error| missing_objects(error, repository))?;
-        // Only git has written here so far.
+        // No agent has run yet: only git has written this file.
         let file = record.worktree.join(".git");
         let text = at("read", &file, gitfile::read_small(&file, 8192))?;
         let target =
@@ -282,12 +286,13 @@ impl Workspace {
         record.admin_dir = record.worktree.join(OsStr::from_bytes(target));
         let relative = !record.admin_dir.starts_with(&record.common_dir);
         if relative {
-            record.admin_dir = at("find", &file, record.admin_dir.canonicalize())?;
+            record.admin_dir = at("resolve", &file, record.admin_dir.canonicalize())?;
         }
         Ok(())
     }
 
-    /// What [`Self::open`] would create: the branch, its first commit, and the worktree. Creates nothing.
+    /// The branch, its first commit, and the path of the worktree that [`Self::open`] would create. Creates
+    /// nothing.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -297,24 +302,24 @@ impl Workspace {
             let here = WorkspaceSpec::here(repository, request)?;
             return Ok((here.branch, here.base, here.worktree));
         }
-        let base = base(repository, request)?;
-        let (branch, folder) = names(repository, request)?;
+        let base = resolve_base(repository, request)?;
+        let (branch, dir) = derive_names(repository, request)?;
         let place = repository.place();
         let usual = || {
             place.parent().map_or_else(|| request.fallback_root.clone(), |parent| parent.join(".worktrees"))
         };
         let root = request.root.as_ref().map_or_else(usual, |root| place.join(root));
-        Ok((branch, base, root.join(folder)))
+        Ok((branch, base, root.join(dir)))
     }
 
-    /// Creates the branch atomically, so that two runs cannot take the same name. Its reflog names this run,
-    /// so that undoing it never removes another run's branch.
+    /// Creates the branch atomically, so that two runs cannot take the same name. The branch's reflog names
+    /// this run, so that guard never removes the branch of another run when it undoes the creation.
     fn add_branch(&self, repository: &Repository) -> Result<(), WorkspaceError> {
         let Record { branch, base, .. } = &self.record;
         let command = format!("create {branch} {base}\n");
         let made = repository
             .git("update-ref")?
-            .args(["--create-reflog", "-m", &self.mark(), "--stdin"])
+            .args(["--create-reflog", "-m", &self.run_marker(), "--stdin"])
             .input(command.into_bytes())
             .run();
         match made {
@@ -323,13 +328,13 @@ impl Workspace {
         }
     }
 
-    /// The text that marks things of this run in the repository.
-    pub(crate) fn mark(&self) -> String {
+    /// The text that identifies this run in reflogs and worktree locks of the user's repository.
+    pub(crate) fn run_marker(&self) -> String {
         format!("guard run {}", self.record.run_id)
     }
 
-    /// Loads the workspace of a run's directory, to finish or remove it from another process than its
-    /// creator.
+    /// Loads an existing workspace from a run's directory and locks it, so that another guard process than
+    /// its creator can receive from it or remove it.
     pub fn load(run_folder: &Path) -> Result<Self, WorkspaceError> {
         // Read the record first, so that a directory without one gets no lock file.
         Record::read(run_folder)?;
@@ -355,7 +360,7 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// The record of the workspace.
+    /// The stored description of the workspace.
     pub fn record(&self) -> &Record {
         &self.record
     }
@@ -370,24 +375,24 @@ impl Workspace {
         self.record.branch.strip_prefix("refs/heads/").unwrap_or(&self.record.branch)
     }
 
-    /// The private git directory.
+    /// The private git directory of the run.
     pub fn quarantine(&self) -> PathBuf {
         self.run_folder.join("git")
     }
 
-    /// A file that names the quarantine, mounted over the worktree's `.git` if the run has its own mount
-    /// namespace.
+    /// A file with the path of the quarantine. In a run with a mount namespace it is mounted over the
+    /// worktree's `.git`.
     pub fn gitfile(&self) -> PathBuf {
         self.run_folder.join("gitfile")
     }
 
-    /// The quarantine's refs as they were when the run began.
+    /// The copy of the quarantine's `packed-refs` from before the run, which the agent cannot write.
     pub(crate) fn refs_before(&self) -> PathBuf {
         self.run_folder.join("refs-before")
     }
 
-    /// Passwords and tokens in the user's git settings. They must be redacted from everything that is
-    /// recorded.
+    /// Passwords and tokens in the user's git settings. The caller must redact them from everything that it
+    /// records.
     pub fn credentials(&self) -> &[Vec<u8>] {
         &self.credentials
     }
@@ -402,7 +407,7 @@ impl Workspace {
         vec![self.record.worktree.clone(), self.quarantine()]
     }
 
-    /// The further paths that the agent must be able to read, and to execute (hooks).
+    /// The further paths that the agent must be able to read and to execute: objects, hooks, links.
     pub fn readable(&self) -> Vec<PathBuf> {
         let mut paths = self.record.objects.clone();
         paths.push(self.run_folder.join("hooks"));
@@ -412,13 +417,13 @@ impl Workspace {
         paths
     }
 
-    /// Dependencies that the run gets as overlay layers: (path in the run, the user's directory).
+    /// Dependencies that the run gets as overlay mounts: (path in the worktree, the user's directory).
     pub fn layers(&self) -> Vec<(PathBuf, PathBuf)> {
         let layers = self.record.brought.iter().filter(|one| one.is_layer);
         layers.map(|one| (self.record.worktree.join(&one.path), one.from.clone())).collect()
     }
 
-    /// The number of the user's uncommitted paths that the run got.
+    /// The number of paths with uncommitted changes of the user that guard copied into the worktree.
     pub fn carried_changes(&self) -> usize {
         self.carried_changes
     }
@@ -428,42 +433,43 @@ impl Workspace {
         &self.left_behind
     }
 
-    /// Makes the worktree's `.git` name the quarantine, for runs without their own mount namespace.
+    /// Makes the worktree's `.git` file name the quarantine, for runs without a mount namespace.
     pub fn point_at_quarantine(&self) -> Result<(), WorkspaceError> {
-        let pointed = gitfile::point(&self.record.worktree, &self.quarantine(), &self.run_folder);
-        at("point at the quarantine from", &self.record.worktree, pointed).map(drop)
+        let pointed = gitfile::point_at(&self.record.worktree, &self.quarantine(), &self.run_folder);
+        at("write the .git file of", &self.record.worktree, pointed).map(drop)
     }
 
-    /// Makes the worktree's `.git` name the real git directory. Anything foreign found there is moved to the
-    /// run's directory, and its new path is returned. The agent must have ended.
+    /// Makes the worktree's `.git` file name the git directory in the user's repository. If the agent
+    /// replaced the file, guard moves the replacement to the run's directory and returns its new path. The
+    /// agent must have ended.
     pub fn point_at_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
         let record = &self.record;
-        let is_folder = record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
-        if !is_folder {
+        let is_dir = record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
+        if !is_dir {
             return Ok(None);
         }
-        let pointed = gitfile::point(&record.worktree, &record.admin_dir, &self.run_folder);
-        at("point at the repository from", &record.worktree, pointed)
+        let pointed = gitfile::point_at(&record.worktree, &record.admin_dir, &self.run_folder);
+        at("write the .git file of", &record.worktree, pointed)
     }
 }
 
 /// Fails if a termination signal is pending, so that nothing more is created.
-fn interrupted() -> Result<(), WorkspaceError> {
-    signals::waiting().map_or(Ok(()), |signal| Err(WorkspaceError::Interrupted(signal)))
+fn check_interrupted() -> Result<(), WorkspaceError> {
+    signals::pending_end_signal().map_or(Ok(()), |signal| Err(WorkspaceError::Interrupted(signal)))
 }
 
-/// Timeout of the check of the user's own files: it only serves a note, and an earlier agent may have left a
-/// FIFO among them.
-const LOOK: Duration = Duration::from_secs(10);
+/// Timeout of `git status` in the user's worktree. Its result is only reported, and git blocks if an earlier
+/// agent left a FIFO among the files.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The settings of a repository, after checking that guard may follow them.
+/// Reads the settings of a repository, and fails if they or the repository's layout need the user's trust.
 pub(crate) fn trusted_settings(repository: &Repository) -> Result<Settings, WorkspaceError> {
-    let settings = Settings::understand(&Settings::call(repository)?.run()?);
+    let settings = Settings::parse(&Settings::list_call(repository)?.run()?);
     trust::check(repository, &settings)?;
     Ok(settings)
 }
 
-/// The checked parameters. Nothing has been created yet.
+/// The resolved and checked names and paths of a workspace that does not exist yet.
 struct WorkspaceSpec {
     branch: String,
     base: String,
@@ -477,13 +483,13 @@ impl WorkspaceSpec {
         if request.here {
             return Self::here(repository, request);
         }
-        let base = base(repository, request)?;
-        let (branch, folder) = names(repository, request)?;
-        let worktree = root(repository, request)?.join(folder);
+        let base = resolve_base(repository, request)?;
+        let (branch, dir) = derive_names(repository, request)?;
+        let worktree = create_root(repository, request)?.join(dir);
         if worktree.symlink_metadata().is_ok() {
             return Err(WorkspaceError::NameTaken {
                 what: worktree.display().to_string(),
-                hint: "give another --name, or remove it (`guard worktree clean`)",
+                hint: "choose another --name, or remove that worktree with `guard worktree clean`",
             });
         }
         if repository.commit(&branch)?.is_some() {
@@ -495,23 +501,26 @@ impl WorkspaceSpec {
     fn here(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
         let refuse = |problem: &str, hint: &str| Err(WorkspaceError::refused(problem, hint));
         let Some(worktree) = repository.toplevel.clone() else {
-            return refuse("--here needs a working tree, and this is none", "go into a linked worktree");
+            return refuse(
+                "--here needs a linked worktree, and the current directory is in no working tree",
+                "change into a linked worktree, or leave --here out",
+            );
         };
         if !repository.is_linked() {
             return refuse(
-                "--here works in a linked worktree only, and this is the repository's main one",
-                "leave --here out, or make one: git worktree add ../task -b task/name",
+                "--here needs a linked worktree, and this is the main worktree of the repository",
+                "leave --here out, or create a linked worktree: git worktree add ../task -b task/name",
             );
         }
         if request.base.is_some() {
             return refuse(
-                "--here begins where the worktree is; --base cannot be given",
-                "leave one of them out",
+                "--base cannot be combined with --here, which starts from the commit of the worktree",
+                "leave out --base or --here",
             );
         }
         let Head::Branch(branch, base) = repository.head.clone() else {
             return refuse(
-                "the worktree is not on a branch with a commit",
+                "the worktree has no branch with a commit checked out",
                 "switch to a branch first: git switch -c task/name",
             );
         };
@@ -542,7 +551,7 @@ impl WorkspaceSpec {
             common_dir: repository.common_dir.clone(),
             object_format: repository.object_format.clone(),
             ref_format: repository.ref_format.clone(),
-            objects: repository.object_folders(),
+            objects: repository.object_dirs(),
             branch: self.branch,
             tip: self.base.clone(),
             base: self.base,
@@ -557,23 +566,24 @@ impl WorkspaceSpec {
 }
 
 /// The names of the branch and of the worktree's directory, derived from the task's name.
-pub(crate) fn names(
+pub(crate) fn derive_names(
     repository: &Repository,
     request: &Request,
 ) -> Result<(String, OsString), WorkspaceError> {
-    let asked = request.name.as_deref().unwrap_or(&request.run_id);
-    let slug = slug::slug(asked).ok_or_else(|| {
+    let name = request.name.as_deref().unwrap_or(&request.run_id);
+    let slug = slug::slug(name).ok_or_else(|| {
         WorkspaceError::refused(
-            format!("{asked:?} has no letters a branch could be named after"),
-            "give another --name",
+            format!("the name {name:?} has no letters or digits for the name of a branch"),
+            "choose another --name",
         )
     })?;
     let branch = format!("refs/heads/{}{slug}", request.prefix);
-    let folder = [repository.name().as_slice(), b"-", slug.as_bytes()].concat();
-    Ok((branch, OsString::from_vec(folder)))
+    let dir = [repository.name().as_slice(), b"-", slug.as_bytes()].concat();
+    Ok((branch, OsString::from_vec(dir)))
 }
 
-/// Explains missing objects of a partial clone, which guard lets git fetch only for a trusted repository.
+/// Turns git's error about missing objects of a partial clone into one with a hint. Guard lets git fetch them
+/// only for a trusted repository.
 pub(crate) fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
     let said = error.to_string();
     if repository.trusted || !GitMessage::MissingPromisedObjects.is_in(&said) {
@@ -581,60 +591,62 @@ pub(crate) fn missing_objects(error: GitError, repository: &Repository) -> Works
     }
     WorkspaceError::refused(
         format!(
-            "files of the commit are missing in this partial clone, and guard does not fetch them unasked: {said}"
+            "this partial clone lacks files of the commit, and guard does not fetch them for an untrusted \
+             repository: {said}"
         ),
-        "fetch them (`git checkout` the commit once), or give --trust-repository",
+        "fetch the files (`git checkout` the commit once), or give --trust-repository",
     )
 }
 
 pub(crate) fn branch_taken(branch: &str) -> WorkspaceError {
     WorkspaceError::NameTaken {
         what: format!("the branch {}", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
-        hint: "give another --name, or work in its worktree with --here",
+        hint: "choose another --name, or work in the worktree of that branch with --here",
     }
 }
 
-pub(crate) fn base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {
+pub(crate) fn resolve_base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {
     if let Some(name) = &request.base {
         return repository.commit(name)?.ok_or_else(|| {
             WorkspaceError::refused(
-                format!("--base {name:?} is no commit of this repository"),
-                "`git log --all` shows them",
+                format!("--base {name:?} is not a commit of this repository"),
+                "`git log --all` shows the commits",
             )
         });
     }
     repository.head.commit().map(str::to_string).ok_or_else(|| {
         WorkspaceError::refused(
-            "the repository has no commit to begin at",
-            "make a first one (git commit --allow-empty -m start), or give --base",
+            "the repository has no commit to start from",
+            "create a first commit (git commit --allow-empty -m start), or give --base",
         )
     })
 }
 
-/// The directory for worktrees; created if it is missing.
-pub(crate) fn root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
+/// The directory for new worktrees; created if it is missing.
+pub(crate) fn create_root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
     let place = repository.place();
     if let Some(root) = &request.root {
         let root = place.join(root);
-        at("make", &root, fs::create_dir_all(&root))?;
-        return at("find", &root, root.canonicalize());
+        at("create", &root, fs::create_dir_all(&root))?;
+        return at("resolve", &root, root.canonicalize());
     }
     if let Some(parent) = place.parent() {
         let root = parent.join(".worktrees");
-        if usable(&root) {
+        if is_usable_root(&root) {
             return Ok(root);
         }
     }
     let root = &request.fallback_root;
     let made = DirBuilder::new().mode(0o700).recursive(true).create(root);
-    at("make", root, made)?;
-    at("find", root, root.canonicalize())
+    at("create", root, made)?;
+    at("resolve", root, root.canonicalize())
 }
 
-/// True for a directory that this user owns and nobody else can write; created if it is missing.
-fn usable(root: &Path) -> bool {
+/// True if the directory belongs to this user, other users cannot write to it, and this process can. Creates
+/// it if it is missing.
+fn is_usable_root(root: &Path) -> bool {
     if DirBuilder::new().mode(0o755).create(root).is_ok() {
-        // If the repository lies within another one, that one's `git status` does not show the worktrees.
+        // Hide the worktrees from `git status` of a repository that contains this one.
         let _ = fs::write(root.join(".gitignore"), "*\n");
     }
     let own = nix::unistd::geteuid().as_raw();

@@ -1,5 +1,5 @@
-//! Brings files that builds need but git does not track (`node_modules`, `.venv`, `.env.test`) into a
-//! worktree, as copies or as symbolic links.
+//! Copies or links untracked files that builds need (`node_modules`, `.venv`, `.env.test`) from the user's
+//! worktree into the worktree of a run.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,31 +12,31 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::sys::remove_tree::remove_tree;
-use crate::workspace::git::gitfile::{Budget, copy_tree};
+use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 
-/// A file or directory that was brought into a worktree.
+/// An untracked file or directory of the user that guard copied or linked into the worktree of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExtraFile {
     /// The path in the worktree.
     #[serde(with = "super::run_record::path")]
     pub path: PathBuf,
-    /// It is a symbolic link to the user's file, not a copy.
+    /// True for a symbolic link to the user's file, false for a copy.
     pub is_link: bool,
-    /// A directory of the user's under a writable layer of the run; a symbolic link if the run has no mount
-    /// namespace.
+    /// True if the run sees the user's directory through an overlay mount, whose writable layer belongs to
+    /// the run. Without a mount namespace the run gets a symbolic link instead.
     #[serde(default)]
     pub is_layer: bool,
-    /// The user's original.
+    /// The path of the user's file or directory.
     #[serde(with = "super::run_record::path")]
     pub from: PathBuf,
-    /// A digest of the copy's metadata when it was made.
+    /// A digest of the copy's metadata right after guard made the copy; empty for links.
     pub seal: String,
 }
 
-/// Brings these paths from the user's worktree. Skips paths that are missing, already exist, or lead out of
-/// `within`. Also skips paths that would be written through a symbolic link, which the commit may contain in
-/// place of a directory.
-pub(crate) fn bring(
+/// Copies or links these paths from the user's worktree `from` into the worktree `to`. Skips paths that are
+/// missing in `from`, already exist in `to`, or resolve to a place outside `within`. Also skips paths below a
+/// symbolic link, which the commit may contain in place of a directory.
+pub(crate) fn install(
     from: &Path,
     within: Option<&Path>,
     to: &Path,
@@ -54,7 +54,7 @@ pub(crate) fn bring(
         let (source, place) = (from.join(&path), to.join(&path));
         let Ok(source) = source.canonicalize() else { continue };
         let leads_out = within.as_ref().is_some_and(|root| !source.starts_with(root));
-        if leads_out || place.symlink_metadata().is_ok() || !is_way_plain(to, &path) {
+        if leads_out || place.symlink_metadata().is_ok() || !has_plain_parents(to, &path) {
             continue;
         }
         if let Some(parent) = place.parent() {
@@ -64,22 +64,23 @@ pub(crate) fn bring(
             symlink(&source, &place)?;
             String::new()
         } else {
-            copy_tree(&source, &place, &mut Budget { bytes: u64::MAX, ..Budget::default() })?;
-            seal(&place)?
+            copy_tree(&source, &place, &mut CopyBudget { bytes: u64::MAX, ..CopyBudget::default() })?;
+            metadata_digest(&place)?
         };
         brought.push(ExtraFile { path, is_link, is_layer: false, from: source, seal });
     }
     Ok(brought)
 }
 
-/// The directories of the user's worktree that the run gets as layers. They are only selected here, and put
-/// in place later, when it is known whether the run has its own mount namespace. Skips paths that are in the
-/// commit or lead out of the user's worktree.
-pub(crate) fn layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<ExtraFile>> {
+/// Selects the directories of the user's worktree that the run gets as overlay mounts. The launcher mounts or
+/// links them later, when it knows whether the run has a mount namespace. Skips paths that exist in the
+/// commit or resolve to a place outside the user's worktree.
+pub(crate) fn select_layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<ExtraFile>> {
     let from = from.canonicalize()?;
     let layer = |path: &PathBuf| {
         let source = from.join(path).canonicalize().ok().filter(|source| source.starts_with(&from))?;
-        let is_free = is_inside(path) && to.join(path).symlink_metadata().is_err() && is_way_plain(to, path);
+        let is_free =
+            is_inside(path) && to.join(path).symlink_metadata().is_err() && has_plain_parents(to, path);
         // If another commit lacks the parent directory, nothing uses its dependencies.
         let is_wanted = path.parent().is_some_and(|parent| to.join(parent).is_dir());
         (is_free && is_wanted).then(|| ExtraFile {
@@ -93,7 +94,8 @@ pub(crate) fn layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Ve
     Ok(paths.iter().filter_map(layer).collect())
 }
 
-/// A line for an ignore file that matches exactly this path, whether symbolic link or directory.
+/// Formats a line of an ignore file that matches exactly this path, whether it is a symbolic link or a
+/// directory.
 pub(crate) fn ignore_line(path: &Path) -> Vec<u8> {
     let mut line = b"/".to_vec();
     for &byte in path.as_os_str().as_bytes() {
@@ -106,29 +108,29 @@ pub(crate) fn ignore_line(path: &Path) -> Vec<u8> {
     line
 }
 
-/// True if every existing parent of the path is a real directory.
-pub(crate) fn is_way_plain(top: &Path, path: &Path) -> bool {
+/// True if every existing parent of the path, below `top`, is a directory and not a symbolic link.
+pub(crate) fn has_plain_parents(top: &Path, path: &Path) -> bool {
     let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
     above
         .map(|above| top.join(above).symlink_metadata())
         .all(|data| data.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |data| data.is_dir()))
 }
 
-/// True for a relative path that stays below its start and does not enter `.git`.
+/// True for a non-empty relative path without `..` and without a `.git` component.
 pub fn is_inside(path: &Path) -> bool {
     let plain =
         path.components().all(|part| matches!(part, Component::Normal(name) if name != OsStr::new(".git")));
     plain && path.components().next().is_some()
 }
 
-/// A digest of names, sizes and change times of a tree: it differs if anything in the tree was touched.
-fn seal(tree: &Path) -> io::Result<String> {
+/// A digest of the names, sizes and ctimes of a tree. It changes if anything in the tree is written.
+fn metadata_digest(tree: &Path) -> io::Result<String> {
     let mut hasher = Sha256::new();
-    add(tree, &mut hasher)?;
+    hash_metadata(tree, &mut hasher)?;
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn add(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
+fn hash_metadata(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
     let data = path.symlink_metadata()?;
     hasher.update(path.as_os_str().as_bytes());
     // No program can set the ctime.
@@ -139,14 +141,14 @@ fn add(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
         let mut names: Vec<PathBuf> =
             fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
         names.sort();
-        names.iter().try_for_each(|name| add(name, hasher))?;
+        names.iter().try_for_each(|name| hash_metadata(name, hasher))?;
     }
     Ok(())
 }
 
-/// Removes what is still unchanged since it was brought. `is_ignored` tells which paths the user's git would
-/// not show anyway.
-pub(crate) fn take_back(
+/// Removes the copies and links that are unchanged since guard made them. Keeps copies for which `is_ignored`
+/// is true, because git does not show them.
+pub(crate) fn remove_unchanged(
     worktree: &Path,
     brought: &[ExtraFile],
     is_ignored: impl Fn(&Path) -> bool,
@@ -162,10 +164,11 @@ pub(crate) fn take_back(
             if fs::read_link(&place).is_ok_and(|target| target == one.from) {
                 fs::remove_file(&place)?;
             } else if one.is_layer {
-                // The mount point of the layer. If it is not empty, its contents are the agent's and stay.
+                // The mount point of the overlay. If it is not empty, the agent wrote its contents: keep
+                // them.
                 let _ = fs::remove_dir(&place);
             }
-        } else if !is_ignored(&one.path) && seal(&place).is_ok_and(|now| now == one.seal) {
+        } else if !is_ignored(&one.path) && metadata_digest(&place).is_ok_and(|now| now == one.seal) {
             remove_tree(&place)?;
         }
     }

@@ -1,23 +1,25 @@
-//! Copies the user's hooks to where the agent can run but not change them.
+//! Copies the user's git hooks to a directory in which the agent can run but not change them.
 //!
-//! A hook finds its neighbours by its own path, so the copy keeps them beside it. What a hook calls in the
-//! worktree (`npm run lint`, `scripts/check`) the agent can change, as in any checkout.
+//! Hooks call files beside them by relative path, so guard copies the whole directory. The agent can still
+//! change the scripts in the worktree that a hook calls (`npm run lint`, `scripts/check`).
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::quarantine::settings_path;
+use super::quarantine::resolve_setting_path;
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::repository::Repository;
 
-/// Hook directories are small; a larger one is something else (a whole project, a home directory).
-pub(crate) const MOST_FILES: usize = 2_000;
-const MOST_BYTES: u64 = 64 << 20;
+/// Maximum number of files in a hooks directory. A larger one is something else: a whole project, or a home
+/// directory.
+pub(crate) const MAX_FILES: usize = 2_000;
+const MAX_BYTES: u64 = 64 << 20;
 
-/// Copies the hooks below `to`. Returns the directory that `core.hooksPath` must name.
-pub(crate) fn bring(
+/// Copies the user's hooks to a directory below `to`, unless `skip`, and adds a hook for the trailers.
+/// Returns the directory that `core.hooksPath` must name.
+pub(crate) fn install(
     repository: &Repository,
     settings: &Settings,
     skip: bool,
@@ -25,11 +27,11 @@ pub(crate) fn bring(
     to: &Path,
 ) -> io::Result<PathBuf> {
     fs::DirBuilder::new().mode(0o755).recursive(true).create(to)?;
-    let from = folder(repository, settings).filter(|_| !skip);
+    let from = hooks_dir(repository, settings).filter(|_| !skip);
     if let Some(from) = &from {
-        copy(tree(from), &to.join("hooks"), &mut Budget::default())?;
+        copy(tree_to_copy(from), &to.join("hooks"), &mut Budget::default())?;
     }
-    let is_nested = from.is_some_and(|from| tree(&from) != from);
+    let is_nested = from.is_some_and(|from| tree_to_copy(&from) != from);
     let place = to.join(if is_nested { "hooks/_" } else { "hooks" });
     fs::DirBuilder::new().mode(0o755).recursive(true).create(&place)?;
     if !trailers.is_empty() {
@@ -40,20 +42,21 @@ pub(crate) fn bring(
 
 /// The directory tree of the user's hooks to copy, if there is one.
 pub(crate) fn source(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
-    folder(repository, settings).map(|folder| tree(&folder).to_path_buf())
+    hooks_dir(repository, settings).map(|dir| tree_to_copy(&dir).to_path_buf())
 }
 
-/// husky's `_` directory calls the scripts beside it, so copy its parent.
-fn tree(folder: &Path) -> &Path {
-    let is_huskys = folder.file_name() == Some("_".as_ref());
-    folder.parent().filter(|_| is_huskys).unwrap_or(folder)
+/// The directory to copy: the hooks directory itself, or its parent for husky, whose `_` directory calls the
+/// scripts beside it.
+fn tree_to_copy(dir: &Path) -> &Path {
+    let is_huskys = dir.file_name() == Some("_".as_ref());
+    dir.parent().filter(|_| is_huskys).unwrap_or(dir)
 }
 
 /// The directory of the user's hooks, if there is one.
-fn folder(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
+fn hooks_dir(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     let named = match settings.get("core.hookspath").filter(|path| !path.is_empty()) {
         None => repository.common_dir.join("hooks"),
-        Some(path) => settings_path(repository, path),
+        Some(path) => resolve_setting_path(repository, path),
     };
     named.is_dir().then_some(named)
 }
@@ -69,15 +72,16 @@ fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     let data = fs::metadata(from)?;
     budget.files += 1;
     budget.bytes += if data.is_file() { data.len() } else { 0 };
-    if budget.files > MOST_FILES || budget.bytes > MOST_BYTES {
-        return Err(io::Error::other(format!("{} is too large for a directory of hooks", from.display())));
+    if budget.files > MAX_FILES || budget.bytes > MAX_BYTES {
+        let problem = format!("{} is too large for a hooks directory (see core.hooksPath)", from.display());
+        return Err(io::Error::other(problem));
     }
     if data.is_dir() {
         fs::DirBuilder::new().mode(0o755).recursive(true).create(to)?;
         for entry in fs::read_dir(from)? {
             let entry = entry?;
             let is_sample = entry.path().extension().is_some_and(|ending| ending == "sample");
-            // A dangling symbolic link is no hook.
+            // A dangling symbolic link is not a hook.
             if !is_sample && fs::metadata(entry.path()).is_ok() {
                 copy(&entry.path(), &to.join(entry.file_name()), budget)?;
             }
@@ -87,7 +91,7 @@ fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     if data.is_file() { fs::copy(from, to).map(drop) } else { Ok(()) }
 }
 
-/// Installs the hook that adds trailers; it then calls the user's own hook of that name.
+/// Installs a `prepare-commit-msg` hook that adds the trailers and then calls the user's hook of that name.
 fn add_trailers(place: &Path, trailers: &[String]) -> io::Result<()> {
     let hook = place.join("prepare-commit-msg");
     let users = place.join("prepare-commit-msg.users");

@@ -1,5 +1,5 @@
-//! Finds what a new worktree lacks compared to the user's: installed dependencies and submodule files, which
-//! builds and tests need, and the other ignored files, which the run does not get.
+//! Finds files of the user's worktree that git does not put into a new worktree: installed dependencies and
+//! submodule files, which builds and tests need, and other ignored files, which the run does not get.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,43 +7,45 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::extra_files::{is_inside, is_way_plain};
+use super::extra_files::{has_plain_parents, is_inside};
 use crate::sys::remove_tree::remove_tree;
 use crate::workspace::WorkspaceError;
 use crate::workspace::git::command::Running;
-use crate::workspace::git::gitfile::{Budget, copy_tree};
+use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 use crate::workspace::git::repository::Repository;
 
 /// Timeout of the listing. On timeout the run gets no dependencies.
-const LONGEST_LOOK: Duration = Duration::from_secs(20);
+const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum size of the listed names. Above that the run gets no dependencies.
-const MOST_NAMES: usize = 4 << 20;
+const MAX_LISTED_BYTES: usize = 4 << 20;
 /// Maximum number of dependency directories.
-const MOST_DEPENDENCIES: usize = 64;
+const MAX_DEPENDENCIES: usize = 64;
 
 /// Paths that git ignores, relative to the top of the worktree. A directory stands for everything in it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ignored {
     /// Installed dependencies and build directories.
     pub(crate) dependencies: Vec<PathBuf>,
-    /// Everything else.
+    /// All other ignored paths.
     pub(crate) others: Vec<PathBuf>,
 }
 
-/// Starts listing what git ignores in a worktree. git does not enter directories that are ignored as a whole.
-pub(crate) fn start(repository: &Repository, top: &Path) -> Result<Running, WorkspaceError> {
+/// Starts the git call that lists the ignored paths of a worktree. A directory that is ignored as a whole is
+/// one path.
+pub(crate) fn start_listing(repository: &Repository, top: &Path) -> Result<Running, WorkspaceError> {
     let list = ["--others", "--ignored", "--exclude-standard", "--directory", "--no-empty-directory", "-z"];
-    let call = repository.git("ls-files")?.worktree(top).within(top).limit(LONGEST_LOOK).most(MOST_NAMES);
+    let call = repository.git("ls-files")?.worktree(top).current_dir(top);
+    let call = call.timeout(LIST_TIMEOUT).max_output(MAX_LISTED_BYTES);
     Ok(call.args(list).start()?)
 }
 
-/// Parses the listing. If it failed, the result is empty.
-pub(crate) fn finish(listing: Running, top: &Path) -> Ignored {
+/// Waits for the listing and parses it. If git failed, the result is empty.
+pub(crate) fn finish_listing(listing: Running, top: &Path) -> Ignored {
     let mut ignored = Ignored::default();
-    let names = listing.succeed().unwrap_or_default();
+    let names = listing.expect_success().unwrap_or_default();
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         let path = PathBuf::from(OsStr::from_bytes(name.strip_suffix(b"/").unwrap_or(name)));
-        let is_carried = ignored.dependencies.len() < MOST_DEPENDENCIES && is_dependency(top, &path);
+        let is_carried = ignored.dependencies.len() < MAX_DEPENDENCIES && is_dependency(top, &path);
         let list = if is_carried { &mut ignored.dependencies } else { &mut ignored.others };
         list.push(path);
     }
@@ -51,11 +53,11 @@ pub(crate) fn finish(listing: Running, top: &Path) -> Ignored {
 }
 
 /// Maximum number of files and directories of one submodule; a larger one is not copied.
-const MOST_OF_SUBMODULE: usize = 20_000;
+const MAX_SUBMODULE_ENTRIES: usize = 20_000;
 
 /// Copies the files of initialised submodules into a new worktree, where git leaves their directories empty.
-/// Their git directories are not copied, so the run sees files without history. Returns the submodules that
-/// were not copied.
+/// Does not copy their git directories, so the run sees files without history. Returns the paths of the
+/// submodules that it could not copy.
 pub(crate) fn copy_submodules(
     repository: &Repository,
     top: &Path,
@@ -64,7 +66,7 @@ pub(crate) fn copy_submodules(
     if !worktree.join(".gitmodules").is_file() {
         return Ok(Vec::new());
     }
-    let call = repository.git("config")?.worktree(top).within(top);
+    let call = repository.git("config")?.worktree(top).current_dir(top);
     let list = ["--file", ".gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$"];
     let names = call.args(list).run().unwrap_or_default();
     let mut left_behind = Vec::new();
@@ -74,7 +76,7 @@ pub(crate) fn copy_submodules(
         let (from, to) = (top.join(path), worktree.join(path));
         let is_initialised = from.join(".git").exists();
         let is_empty = std::fs::read_dir(&to).is_ok_and(|mut entries| entries.next().is_none());
-        if !is_inside(path) || !is_initialised || !is_empty || !is_way_plain(worktree, path) {
+        if !is_inside(path) || !is_initialised || !is_empty || !has_plain_parents(worktree, path) {
             continue;
         }
         if copy_without_git(&from, &to).is_err() {
@@ -88,7 +90,7 @@ pub(crate) fn copy_submodules(
 }
 
 fn copy_without_git(from: &Path, to: &Path) -> io::Result<()> {
-    let mut budget = Budget { entries: MOST_OF_SUBMODULE, ..Budget::default() };
+    let mut budget = CopyBudget { entries: MAX_SUBMODULE_ENTRIES, ..CopyBudget::default() };
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         if entry.file_name() != ".git" {
@@ -98,7 +100,7 @@ fn copy_without_git(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True for a directory that a package manager or a build created, judged by its name and by what lies in it
+/// True for a directory that a package manager or a build created, according to its name and the files in it
 /// or beside it.
 fn is_dependency(top: &Path, path: &Path) -> bool {
     let directory = top.join(path);

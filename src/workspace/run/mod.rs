@@ -1,4 +1,4 @@
-//! Creates what a run gets in git: worktree, branch and quarantine repository.
+//! Creates the git workspace of a run: worktree, branch and quarantine repository.
 pub(crate) mod create;
 pub(crate) mod extra_files;
 pub(crate) mod hooks;

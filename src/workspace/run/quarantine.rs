@@ -1,8 +1,8 @@
 //! Creates the quarantine: a run's private git directory with its own HEAD, index, configuration, refs and
-//! objects, and read access to the real objects.
+//! objects, and read access to the objects of the user's repository.
 //!
-//! Guard writes the files itself and starts no git. git's documentation describes every one of these files.
-//! Refs are in the `files` format, whatever the real repository uses.
+//! Guard writes the files itself, in their documented formats, without running git. Refs are in the `files`
+//! format, whatever format the user's repository uses.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -15,8 +15,8 @@ use crate::workspace::git::command::{Git, GitError};
 use crate::workspace::git::config::{Setting, Settings, render};
 use crate::workspace::git::repository::Repository;
 
-/// Refs that the agent does not get: the user's stash, what guard keeps, and refs of single worktrees.
-const PRIVATE: &[&[u8]] = &[
+/// Refs that guard does not copy: the user's stash, guard's own refs, refs of single worktrees, replacements.
+const PRIVATE_REFS: &[&[u8]] = &[
     b"refs/stash",
     b"refs/guard/",
     b"refs/bisect/",
@@ -25,25 +25,25 @@ const PRIVATE: &[&[u8]] = &[
     b"refs/replace/",
 ];
 
-/// The committer if none is configured.
-const NOBODY: (&str, &str) = ("guard agent", "agent@guard.invalid");
+/// The committer's name and email if the user has configured none.
+const DEFAULT_IDENTITY: (&str, &str) = ("guard agent", "agent@guard.invalid");
 
-/// The committer's identity, and whether to sign.
+/// The identity (name and email) for the agent's commits, and whether to sign them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Committer<'a> {
     pub(crate) identity: Option<(&'a str, &'a str)>,
     pub(crate) sign: bool,
 }
 
-/// The inputs for a quarantine.
-pub(crate) struct Parts<'a> {
+/// The inputs for creating a quarantine.
+pub(crate) struct QuarantineSpec<'a> {
     pub(crate) repository: &'a Repository,
     pub(crate) settings: &'a Settings,
     /// The output of [`refs_call`].
     pub(crate) refs: &'a [u8],
     pub(crate) branch: &'a str,
     pub(crate) tip: &'a str,
-    /// The worktree's real git directory.
+    /// The worktree's git directory below `worktrees/` of the user's repository.
     pub(crate) admin_dir: &'a Path,
     pub(crate) objects: &'a [PathBuf],
     /// The directory of the copied hooks.
@@ -51,22 +51,23 @@ pub(crate) struct Parts<'a> {
     pub(crate) committer: Committer<'a>,
 }
 
-/// The git call that lists all refs.
+/// Builds the git call that lists all refs of the user's repository.
 pub(crate) fn refs_call(repository: &Repository) -> Result<Git, GitError> {
     // Without peeled values: finding them means reading every object.
     Ok(repository.git("for-each-ref")?.arg("--format=%(objectname) %(refname) %(symref)"))
 }
 
-/// Creates the directory. `before` receives a copy of the packed refs, where the agent cannot write.
-pub(crate) fn make(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
-    let folder = |name: &str| DirBuilder::new().mode(0o700).recursive(true).create(git.join(name));
+/// Creates the quarantine in the directory `git`. Also writes a copy of its `packed-refs` to the file
+/// `before`, which the agent cannot write.
+pub(crate) fn create(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> io::Result<()> {
+    let create_dir = |name: &str| DirBuilder::new().mode(0o700).recursive(true).create(git.join(name));
     for name in ["objects/info", "objects/pack", "refs/heads", "refs/tags", "info"] {
-        folder(name)?;
+        create_dir(name)?;
     }
     fs::write(git.join("HEAD"), format!("ref: {}\n", parts.branch))?;
-    refs(git, before, parts)?;
+    write_refs(git, before, parts)?;
     fs::write(git.join("objects/info/alternates"), alternates(parts.objects))?;
-    fs::write(git.join("config"), config(git, parts))?;
+    fs::write(git.join("config"), render_config(git, parts))?;
     let common = &parts.repository.common_dir;
     let copies = [
         (common.join("info/exclude"), "info/exclude"),
@@ -74,37 +75,38 @@ pub(crate) fn make(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<(
         (common.join("shallow"), "shallow"),
         (parts.admin_dir.join("info/sparse-checkout"), "info/sparse-checkout"),
         (parts.admin_dir.join("index"), "index"),
-        (users_file(parts.repository, parts.settings, "core.excludesfile", "ignore"), EXCLUDES),
-        (users_file(parts.repository, parts.settings, "core.attributesfile", "attributes"), ATTRIBUTES),
+        (user_git_file(parts.repository, parts.settings, "core.excludesfile", "ignore"), EXCLUDES),
+        (user_git_file(parts.repository, parts.settings, "core.attributesfile", "attributes"), ATTRIBUTES),
     ];
     for (from, to) in copies {
-        copy_if_there(&from, &git.join(to))?;
+        copy_if_exists(&from, &git.join(to))?;
     }
     // A split index stores its larger part in files beside it.
     for entry in fs::read_dir(parts.admin_dir)?.flatten() {
         if entry.file_name().as_bytes().starts_with(b"sharedindex.") {
-            copy_if_there(&entry.path(), &git.join(entry.file_name()))?;
+            copy_if_exists(&entry.path(), &git.join(entry.file_name()))?;
         }
     }
     Ok(())
 }
 
-/// Copies of the user's own ignore and attribute files, for a git that cannot see the user's home.
+/// Copies of the user's global ignore and attribute files, because the agent's git cannot read the user's
+/// home.
 const EXCLUDES: &str = "info/user-excludes";
 const ATTRIBUTES: &str = "info/user-attributes";
 
 /// Maximum size of a copied ignore or attribute file; an index may have any size.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
-fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
+fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
     let is_index = to.file_name().is_some_and(|name| name.as_bytes().ends_with(b"index"));
     // Follow symbolic links, which users' own files often are, but do not block on a FIFO.
     let copy = || -> io::Result<u64> {
         let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
         let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(from)?;
         let data = file.metadata()?;
-        if !data.is_file() || !is_index && data.len() > MOST_BYTES {
-            let problem = format!("{} is no file that could be copied", from.display());
+        if !data.is_file() || !is_index && data.len() > MAX_BYTES {
+            let problem = format!("{} is not a regular file, or is too large to be copied", from.display());
             return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
         }
         io::copy(&mut file, &mut fs::File::create(to)?)
@@ -119,13 +121,13 @@ fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// One of the user's own files: the path from a setting, or git's default.
-pub(crate) fn users_file(repository: &Repository, settings: &Settings, key: &str, name: &str) -> PathBuf {
+/// The path of a global git file of the user: from a setting, or git's default path.
+pub(crate) fn user_git_file(repository: &Repository, settings: &Settings, key: &str, name: &str) -> PathBuf {
     match settings.get(key).filter(|path| !path.is_empty()) {
-        Some(path) => settings_path(repository, path),
+        Some(path) => resolve_setting_path(repository, path),
         None => {
-            let folder = std::env::var_os("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty());
-            folder.map_or_else(|| home().join(".config"), PathBuf::from).join("git").join(name)
+            let dir = std::env::var_os("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty());
+            dir.map_or_else(|| home().join(".config"), PathBuf::from).join("git").join(name)
         }
     }
 }
@@ -134,9 +136,9 @@ fn home() -> PathBuf {
     PathBuf::from(std::env::var_os("HOME").unwrap_or_default())
 }
 
-/// The path that a setting names. A relative path starts at the top of the working tree, where hooks run and
-/// most commands start, whatever directory guard was started in.
-pub(crate) fn settings_path(repository: &Repository, value: &[u8]) -> PathBuf {
+/// Resolves the path in a setting. A relative path starts at the top of the working tree, where git runs
+/// hooks, not at the directory in which the user started guard.
+pub(crate) fn resolve_setting_path(repository: &Repository, value: &[u8]) -> PathBuf {
     let path = Path::new(OsStr::from_bytes(value));
     match path.strip_prefix("~") {
         Ok(rest) => home().join(rest),
@@ -144,15 +146,16 @@ pub(crate) fn settings_path(repository: &Repository, value: &[u8]) -> PathBuf {
     }
 }
 
-/// Writes all refs into one `packed-refs` file; symbolic refs get files of their own.
-fn refs(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
+/// Writes all refs into one `packed-refs` file, and each symbolic ref and the task's branch into a loose
+/// file.
+fn write_refs(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> io::Result<()> {
     let mut packed = b"# pack-refs with: sorted \n".to_vec();
     for line in parts.refs.split(|byte| *byte == b'\n') {
         let mut words = line.splitn(3, |byte| *byte == b' ');
         let (Some(id), Some(name), Some(target)) = (words.next(), words.next(), words.next()) else {
             continue;
         };
-        if name == parts.branch.as_bytes() || PRIVATE.iter().any(|private| name.starts_with(private)) {
+        if name == parts.branch.as_bytes() || PRIVATE_REFS.iter().any(|private| name.starts_with(private)) {
             continue;
         }
         if !target.is_empty() {
@@ -174,10 +177,10 @@ fn refs(git: &Path, before: &Path, parts: &Parts<'_>) -> io::Result<()> {
 }
 
 /// The content of an `alternates` file.
-pub(crate) fn alternates(folders: &[PathBuf]) -> Vec<u8> {
+pub(crate) fn alternates(dirs: &[PathBuf]) -> Vec<u8> {
     let mut text = Vec::new();
-    for folder in folders {
-        let bytes = folder.as_os_str().as_bytes();
+    for dir in dirs {
+        let bytes = dir.as_os_str().as_bytes();
         let is_plain = !bytes.iter().any(|byte| matches!(byte, b'\n' | b'\r')) && !bytes.starts_with(b"\"");
         if is_plain {
             text.extend_from_slice(bytes);
@@ -193,18 +196,18 @@ pub(crate) fn alternates(folders: &[PathBuf]) -> Vec<u8> {
     text
 }
 
-fn config(git: &Path, parts: &Parts<'_>) -> Vec<u8> {
+fn render_config(git: &Path, parts: &QuarantineSpec<'_>) -> Vec<u8> {
     let set = |key: &str, value: &[u8]| Setting {
         key: key.to_string(),
         value: Some(value.to_vec()),
-        is_repositorys: false,
+        is_from_repository: false,
     };
     let sha256 = parts.repository.object_format == "sha256";
     let mut settings = vec![set("core.repositoryformatversion", if sha256 { b"1" } else { b"0" })];
     if sha256 {
         settings.push(set("extensions.objectformat", b"sha256"));
     }
-    settings.extend(parts.settings.kept());
+    settings.extend(parts.settings.for_quarantine());
     settings.push(set("core.bare", b"false"));
     settings.push(set("core.hooksPath", parts.hooks.as_os_str().as_bytes()));
     settings.push(set("core.excludesFile", git.join(EXCLUDES).as_os_str().as_bytes()));
@@ -212,9 +215,9 @@ fn config(git: &Path, parts: &Parts<'_>) -> Vec<u8> {
     // The quarantine is deleted with the run; garbage collection would waste time.
     settings.push(set("gc.auto", b"0"));
     settings.push(set("maintenance.auto", b"false"));
-    // Without an identity, git would ask the agent to configure one.
+    // Without an identity, git refuses to commit.
     let is_known = |key: &str| parts.settings.get(key).is_some_and(|value| !value.is_empty());
-    let unknown = (!is_known("user.name") || !is_known("user.email")).then_some(NOBODY);
+    let unknown = (!is_known("user.name") || !is_known("user.email")).then_some(DEFAULT_IDENTITY);
     if let Some((name, email)) = parts.committer.identity.or(unknown) {
         settings.push(set("user.name", name.as_bytes()));
         settings.push(set("user.email", email.as_bytes()));

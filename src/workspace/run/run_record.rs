@@ -1,5 +1,5 @@
-//! The record of a workspace. It is written to disk before each change, so that after an interruption it says
-//! what to finish or undo.
+//! The record of a workspace. Guard writes it to disk before each change, so that another guard process can
+//! finish or undo an interrupted operation.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use super::extra_files::ExtraFile;
 use crate::workspace::{WorkspaceError, at};
 
 const FILE: &str = "workspace.json";
-/// Locked by the process that works on the workspace.
+/// The lock file of a workspace, locked by the guard process that uses the workspace.
 const LOCK: &str = "workspace.lock";
 /// The version of the record's format.
 const VERSION: u32 = 1;
@@ -22,24 +22,24 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It is being created.
+    /// Guard is creating it.
     Opening,
     /// The agent may work in it.
     Open,
-    /// Its branch is being received.
+    /// Guard is receiving its branch.
     Receiving,
-    /// Its branch has been received; the worktree has not been given back yet.
+    /// Guard has received its branch, but has not given the worktree back to the user yet.
     Received,
-    /// The worktree belongs to the user again.
+    /// Guard has given the worktree back to the user.
     Kept,
-    /// The worktree is being removed.
+    /// Guard is removing the worktree.
     Removing,
-    /// The worktree was removed; its contents are in the branch or under `refs/guard/`.
+    /// Guard has removed the worktree. The work in it is saved under `refs/guard/` or in the run's directory.
     Removed,
 }
 
 impl State {
-    /// The state as a single word.
+    /// The state as a single word, as guard stores and prints it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -69,27 +69,27 @@ pub struct Record {
     pub object_format: String,
     /// `files` or `reftable`.
     pub ref_format: String,
-    /// The repository's object directories.
+    /// The object directories of the repository, including alternates.
     #[serde(with = "paths")]
     pub objects: Vec<PathBuf>,
     /// The task's branch, a full ref name.
     pub branch: String,
-    /// The commit that the run started from. Earlier history cannot be changed.
+    /// The commit that the run started from. Guard receives only descendants of it.
     pub base: String,
-    /// The commit at which guard last saw or set the branch.
+    /// The commit of the branch when guard last created or received it.
     pub tip: String,
     /// The path of the working tree.
     #[serde(with = "path")]
     pub worktree: PathBuf,
-    /// The working tree's real git directory.
+    /// The worktree's git directory below `worktrees/` of the repository.
     #[serde(with = "path")]
     pub admin_dir: PathBuf,
-    /// The worktree existed before the run, and guard must not remove it.
+    /// True if the worktree existed before the run (`--here`), so that guard must not remove it.
     pub here: bool,
-    /// The user's own ignore file, outside the repository.
+    /// The user's global ignore file (`core.excludesFile`).
     #[serde(with = "path")]
     pub excludes: PathBuf,
-    /// Files that were brought into the worktree in addition to the commit.
+    /// Untracked files of the user that guard copied or linked into the worktree.
     #[serde(default)]
     pub brought: Vec<ExtraFile>,
     /// The `.git` files of submodules that existed before the run: (path, content).
@@ -109,7 +109,7 @@ impl Record {
         let bad = |problem: String| WorkspaceError::Record { path: path.clone(), problem };
         let record: Self = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
         if record.version != VERSION {
-            return Err(bad(format!("version {} is not known", record.version)));
+            return Err(bad(format!("unknown version {}; use the guard that wrote it", record.version)));
         }
         Ok(record)
     }
@@ -119,9 +119,9 @@ impl Record {
         run_folder.join(FILE).is_file()
     }
 
-    /// Writes the record atomically: if this process is killed, a complete one remains. Only steps that could
-    /// not be reconstructed are synced against a power failure. What the repository itself shows (how far a
-    /// receive went) is read from there.
+    /// Writes the record atomically: if this process is killed, the old or the new record remains complete.
+    /// Syncs only the states that guard could not reconstruct after a power failure. How far a receive went,
+    /// for example, is visible in the repository.
     pub(crate) fn write(&self, run_folder: &Path) -> Result<(), WorkspaceError> {
         let path = run_folder.join(FILE);
         let write = || -> io::Result<()> {
@@ -150,11 +150,11 @@ impl Lock {
         Self::hold(at("open", &path, open)?, &path, run_folder)
     }
 
-    /// Locks a worktree: of two runs in one worktree, one would give it back while the other's agent still
-    /// works there. `None` if the worktree no longer exists.
+    /// Locks a worktree, so that two runs cannot use it at the same time: one would give it back to the user
+    /// while the other's agent still works there. `None` if the worktree no longer exists.
     pub(crate) fn of_worktree(admin_dir: &Path, worktree: &Path) -> Result<Option<Self>, WorkspaceError> {
         // Lock a file that every linked worktree has, that git never rewrites, and that no agent can open. So
-        // no lock file has to be created or removed, and all processes agree on it.
+        // guard need not create or remove a lock file in git's directory.
         let path = admin_dir.join("commondir");
         match OpenOptions::new().write(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -170,7 +170,7 @@ impl Lock {
         }
     }
 
-    /// True while a process holds the lock.
+    /// True if a process holds the lock of this run directory.
     pub(crate) fn is_held(run_folder: &Path) -> bool {
         matches!(Self::take(run_folder), Err(WorkspaceError::Busy(_)))
     }
@@ -209,7 +209,7 @@ pub(crate) mod path {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
         let text = String::deserialize(from)?;
-        parse(&text).ok_or_else(|| serde::de::Error::custom("not a path"))
+        parse(&text).ok_or_else(|| serde::de::Error::custom("invalid hexadecimal digits in a path"))
     }
 }
 
@@ -226,6 +226,6 @@ mod paths {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
         let texts = Vec::<String>::deserialize(from)?;
         let parsed: Option<Vec<PathBuf>> = texts.iter().map(|text| super::path::parse(text)).collect();
-        parsed.ok_or_else(|| serde::de::Error::custom("not a path"))
+        parsed.ok_or_else(|| serde::de::Error::custom("invalid hexadecimal digits in a path"))
     }
 }

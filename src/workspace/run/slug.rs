@@ -1,11 +1,10 @@
-//! Derives names of branches and directories from whatever a user or an orchestrator calls a task.
+//! Turns the name of a task, which can be any text, into a name for branches and directories.
 
-/// Maximum length: branch names become file names, with a prefix and a suffix.
-const LONGEST: usize = 64;
+/// Maximum length in bytes. Branch names become file names, with a prefix and a suffix.
+const MAX_LENGTH: usize = 64;
 
-/// A name that is safe in a branch name and in a path: lower-case letters, digits, dashes and dots.
-///
-/// `None` if nothing is left of it.
+/// Reduces a name to letters, digits, dashes and dots, which are safe in a branch name and in a path. ASCII
+/// letters become lower case. `None` if no letters or digits remain.
 pub(crate) fn slug(name: &str) -> Option<String> {
     let mut slug = String::new();
     for character in name.chars() {
@@ -20,7 +19,7 @@ pub(crate) fn slug(name: &str) -> Option<String> {
         if next == '-' && (slug.is_empty() || slug.ends_with('-') || slug.ends_with('.')) {
             continue;
         }
-        if slug.len() + next.len_utf8() > LONGEST {
+        if slug.len() + next.len_utf8() > MAX_LENGTH {
             break;
         }
         slug.push(next);

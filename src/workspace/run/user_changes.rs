@@ -1,37 +1,37 @@
-//! Copies the user's uncommitted changes into a task's worktree, on request.
+//! Copies the user's uncommitted changes into the worktree of a run, if the user asked for it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::extra_files::{is_inside, is_way_plain};
-use crate::workspace::git::gitfile::{Budget, copy_tree};
+use super::extra_files::{has_plain_parents, is_inside};
+use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 use crate::workspace::git::repository::Repository;
 use crate::workspace::{WorkspaceError, at};
 
 /// Maximum size of the diff.
-const LARGEST_DIFFERENCE: usize = 256 << 20;
+const MAX_DIFF_BYTES: usize = 256 << 20;
 /// Maximum size of one untracked file.
-const LARGEST_FILE: u64 = 256 << 20;
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Applies the user's changes, additions and deletions since `HEAD` to a new worktree of the same commit.
-/// Ignored files are not copied. Returns the number of paths.
-pub(crate) fn carry(
+/// Does not copy ignored files. Returns the number of changed paths.
+pub(crate) fn apply(
     repository: &Repository,
     top: &Path,
     worktree: &Path,
     admin_dir: &Path,
 ) -> Result<usize, WorkspaceError> {
     let shape = ["--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"];
-    let call = repository.git("diff")?.worktree(top).within(top).most(LARGEST_DIFFERENCE);
+    let call = repository.git("diff")?.worktree(top).current_dir(top).max_output(MAX_DIFF_BYTES);
     let difference = call.args(shape).args(["--ignore-submodules=all", "HEAD", "--"]).run()?;
     let files =
         difference.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"diff --git ")).count();
     if !difference.is_empty() {
-        let call = repository.git("apply")?.dir(admin_dir).worktree(worktree).within(worktree);
+        let call = repository.git("apply")?.git_dir(admin_dir).worktree(worktree).current_dir(worktree);
         call.args(["--whitespace=nowarn", "--binary", "-"]).input(difference).run()?;
     }
-    let call = repository.git("ls-files")?.worktree(top).within(top);
+    let call = repository.git("ls-files")?.worktree(top).current_dir(top);
     let names = call.args(["--others", "--exclude-standard", "-z"]).run()?;
     let mut untracked = 0;
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
@@ -42,14 +42,14 @@ pub(crate) fn carry(
         if is_repository
             || !is_inside(path)
             || place.symlink_metadata().is_ok()
-            || !is_way_plain(worktree, path)
+            || !has_plain_parents(worktree, path)
         {
             continue;
         }
         if let Some(parent) = place.parent() {
-            at("make", parent, std::fs::create_dir_all(parent))?;
+            at("create", parent, std::fs::create_dir_all(parent))?;
         }
-        let mut budget = Budget { bytes: LARGEST_FILE, ..Budget::default() };
+        let mut budget = CopyBudget { bytes: MAX_FILE_BYTES, ..CopyBudget::default() };
         at("copy to", &place, copy_tree(&top.join(path), &place, &mut budget))?;
         untracked += 1;
     }

@@ -1,4 +1,4 @@
-//! Compares two fingerprints of a repository: what changed, and who can have changed it.
+//! Compares two fingerprints of a repository: what changed, and which actor can have changed it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,46 +10,46 @@ use super::refs::Ref;
 use super::state::{Content, State};
 use super::{Fingerprint, Name};
 
-/// What guard itself changes in the repository for a run, and what the run's agent could write.
+/// What guard itself changed in the repository for a run, and what the run's agent could write.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectedChanges {
-    /// The id of the run: everything in `refs/guard/RUN` is guard's.
+    /// The id of the run: guard made all changes below `refs/guard/RUN`.
     pub run: String,
     /// The full name of the task's branch, `refs/heads/task/…`.
     pub branch: Option<Name>,
-    /// The commit at which guard left that branch, if known. If the branch is elsewhere, somebody else moved
-    /// it.
+    /// The commit at which guard left that branch, if known. If the branch is at another commit, the user or
+    /// another process moved it.
     pub tip: Option<String>,
     /// The name of the run's directory in `worktrees/`.
     pub worktree: Option<Name>,
-    /// The files that guard wrote in that directory between the two fingerprints, relative to it: `index`,
-    /// `logs/HEAD`. Only the agent could have made any other change there.
+    /// The files that guard wrote in the run's directory in `worktrees/` between the two fingerprints,
+    /// relative to it: `index`, `logs/HEAD`. Only the agent can have made any other change there.
     pub wrote: BTreeSet<Name>,
     /// The directories that the agent could write.
     pub grants: Vec<PathBuf>,
 }
 
-/// Who may have caused a difference between two snapshots.
+/// The actor that can have made a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Actor {
-    /// The user, or another run. The change is legitimate: guard reports it and never undoes it.
+    /// The user or another process. The change is legitimate: guard reports it and never undoes it.
     Others,
-    /// Guard, for this run.
+    /// Guard itself, for this run.
     Guard,
-    /// Only the agent, which should not have been able to: the run has failed.
+    /// Only the agent, although the sandbox should have prevented it: guard treats the run as failed.
     Agent,
 }
 
-/// What kind of thing changed.
+/// The part of a repository that changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A branch, a tag, or any ref except a HEAD.
     Ref,
-    /// What a worktree has checked out.
+    /// A `HEAD`: what a worktree has checked out.
     Head,
-    /// The log of a ref's values.
+    /// A reflog.
     Reflog,
     /// `config`, `config.worktree`.
     Config,
@@ -78,15 +78,15 @@ pub enum Kind {
 /// One difference between two fingerprints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// What kind of thing changed.
+    /// The part of the repository that changed.
     pub kind: Kind,
-    /// The ref's name, or the file's path below the common directory.
+    /// The name of the ref, or the path of the file relative to the common directory.
     pub name: Name,
     /// The old value; `None` if it did not exist.
     pub old: Option<String>,
     /// The new value; `None` if it no longer exists.
     pub new: Option<String>,
-    /// Who can have changed it.
+    /// The actor that can have changed it.
     pub by: Actor,
 }
 
@@ -94,8 +94,8 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, .. } = self;
         match (&self.old, &self.new) {
-            (None, Some(new)) => write!(f, "{name} was made: {new}")?,
-            (Some(old), None) => write!(f, "{name} was removed: it was {old}")?,
+            (None, Some(new)) => write!(f, "{name} was created: {new}")?,
+            (Some(old), None) => write!(f, "{name} was removed, its value was {old}")?,
             (old, new) => write!(
                 f,
                 "{name} changed from {} to {}",
@@ -104,15 +104,19 @@ impl fmt::Display for Difference {
             )?,
         }
         f.write_str(match self.by {
-            Actor::Others => ", by somebody else",
+            Actor::Others => ", by the user or another process",
             Actor::Guard => ", by guard",
-            Actor::Agent => ", which would have needed the agent",
+            Actor::Agent => ", which only the agent can have done",
         })
     }
 }
 
-pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &ExpectedChanges) -> Vec<Difference> {
-    let judge = Judge { root: after.common.path(), ours };
+pub(crate) fn compare(
+    before: &Fingerprint,
+    after: &Fingerprint,
+    expected: &ExpectedChanges,
+) -> Vec<Difference> {
+    let attribution = Attribution { root: after.common.path(), expected };
     let with_device = before.device == after.device;
     let mut found = Vec::new();
     // A worktree that was added or removed is one difference, not one per file.
@@ -126,7 +130,7 @@ pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Expected
             kind: Kind::Worktree,
             old: old.contains(id).then(|| text(before)),
             new: new.contains(id).then(|| text(after)),
-            by: judge.worktree(id, &name),
+            by: attribution.worktree(id, &name),
             name,
         });
     }
@@ -140,7 +144,7 @@ pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Expected
                 name: name.clone(),
                 old: old.map(text_of_ref),
                 new: new.map(text_of_ref),
-                by: judge.reference(name, new),
+                by: attribution.reference(name, new),
             });
         }
     }
@@ -151,14 +155,14 @@ pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Expected
                 name: name.clone(),
                 old: old.map(text_of_file),
                 new: new.map(text_of_file),
-                by: judge.file(name, [old, new]),
+                by: attribution.file(name, [old, new]),
             });
         }
     }
     for (name, old, new) in pairs(&before.logs, &after.logs).filter(|(name, ..)| apart(name)) {
         let same = matches!((old, new), (Some(old), Some(new)) if same_log(old, new));
-        // Moving a ref appends a line to its log, creating a ref creates the log, and deleting a ref deletes
-        // it. The ref's own difference already says so.
+        // When a ref moves, is created or is deleted, git appends to its log, creates it or deletes it. The
+        // difference of the ref already says so.
         let size = |state: Option<&State>| state.map_or(0, |state| state.stat.size);
         let follows = moved.contains(&ref_of_log(name)) && (size(new) > size(old) || new.is_none());
         if !same && !follows {
@@ -167,15 +171,15 @@ pub(crate) fn compare(before: &Fingerprint, after: &Fingerprint, ours: &Expected
                 name: name.clone(),
                 old: old.map(text_of_file),
                 new: new.map(text_of_file),
-                by: judge.log(name),
+                by: attribution.log(name),
             });
         }
     }
     found
 }
 
-/// Compares two logs. If there are too many to hash, equal size and mode count as equal: `git gc` rewrites
-/// all of them.
+/// True if two reflogs are equal. Logs that guard did not hash are equal if they have the same size and mode:
+/// `git gc` rewrites all of them.
 fn same_log(old: &State, new: &State) -> bool {
     match (&old.content, &new.content) {
         (Content::Unread, _) | (_, Content::Unread) => {
@@ -189,17 +193,17 @@ fn is_head(name: &Name) -> bool {
     worktree_of(name).map_or(name.bytes() == b"HEAD", |(_, rest)| rest.bytes() == b"HEAD")
 }
 
-struct Judge<'a> {
+struct Attribution<'a> {
     root: PathBuf,
-    ours: &'a ExpectedChanges,
+    expected: &'a ExpectedChanges,
 }
 
-impl Judge<'_> {
-    /// Who added or removed a whole worktree.
+impl Attribution<'_> {
+    /// The actor that can have added or removed a whole worktree.
     fn worktree(&self, id: &Name, name: &Name) -> Actor {
         if self.within_grants(&self.root.join(name.path())) {
             Actor::Agent
-        } else if self.ours.worktree.as_ref() == Some(id) {
+        } else if self.expected.worktree.as_ref() == Some(id) {
             Actor::Guard
         } else {
             Actor::Others
@@ -215,9 +219,9 @@ impl Judge<'_> {
         if self.is_guards(name) {
             return Actor::Guard;
         }
-        if self.ours.branch.as_ref() == Some(name) {
+        if self.expected.branch.as_ref() == Some(name) {
             let left =
-                self.ours.tip.as_ref().is_none_or(|tip| new.is_some_and(|new| text_of_ref(new) == *tip));
+                self.expected.tip.as_ref().is_none_or(|tip| new.is_some_and(|new| text_of_ref(new) == *tip));
             return if left { Actor::Guard } else { Actor::Others };
         }
         self.in_worktree(name)
@@ -237,18 +241,19 @@ impl Judge<'_> {
         let of = ref_of_log(name);
         if self.within_grants(&self.root.join(name.path())) {
             Actor::Agent
-        } else if self.is_guards(&of) || self.ours.branch.as_ref() == Some(&of) {
+        } else if self.is_guards(&of) || self.expected.branch.as_ref() == Some(&of) {
             Actor::Guard
         } else {
             self.in_worktree(name)
         }
     }
 
-    /// Guard writes to the run's own directory, and nobody else has a reason to.
+    /// The actor that can have changed a file in `worktrees/`. In the run's directory only guard and the
+    /// agent have a reason to write; in all others neither has.
     fn in_worktree(&self, name: &Name) -> Actor {
-        match (worktree_of(name), &self.ours.worktree) {
+        match (worktree_of(name), &self.expected.worktree) {
             (Some((id, rest)), Some(own)) if id == *own => {
-                if self.ours.wrote.contains(&rest) {
+                if self.expected.wrote.contains(&rest) {
                     Actor::Guard
                 } else {
                     Actor::Agent
@@ -259,8 +264,8 @@ impl Judge<'_> {
     }
 
     fn is_guards(&self, name: &Name) -> bool {
-        let own = format!("refs/guard/{}", self.ours.run);
-        !self.ours.run.is_empty()
+        let own = format!("refs/guard/{}", self.expected.run);
+        !self.expected.run.is_empty()
             && name
                 .bytes()
                 .strip_prefix(own.as_bytes())
@@ -268,7 +273,7 @@ impl Judge<'_> {
     }
 
     fn within_grants(&self, path: &Path) -> bool {
-        self.ours.grants.iter().any(|grant| path.starts_with(grant))
+        self.expected.grants.iter().any(|grant| path.starts_with(grant))
     }
 }
 
@@ -279,8 +284,8 @@ fn worktree_of(name: &Name) -> Option<(Name, Name)> {
     Some((Name::from(&rest[..slash]), Name::from(&rest[slash + 1..])))
 }
 
-/// A directory in `worktrees/` is a worktree only if it names its path: one that is empty or being created is
-/// not yet.
+/// The ids of the linked worktrees. A directory in `worktrees/` is a worktree only if it has a `gitdir` file:
+/// while git creates it, it has none.
 fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     let mut found = BTreeSet::new();
     for (name, _) in of.files.range(Name::from("worktrees/")..) {
@@ -292,7 +297,7 @@ fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     found
 }
 
-/// The ref of a reflog: `logs/refs/heads/x`, `worktrees/ID/logs/HEAD`.
+/// The name of the ref to which a reflog such as `logs/refs/heads/x` or `worktrees/ID/logs/HEAD` belongs.
 fn ref_of_log(name: &Name) -> Name {
     let of = |name: &[u8]| name.strip_prefix(b"logs/").unwrap_or(name).to_vec();
     match worktree_of(name) {
@@ -338,13 +343,13 @@ fn text_of_file(state: &State) -> String {
     let mode = if state.stat.mode & 0o111 != 0 { ", executable" } else { "" };
     match &state.content {
         Content::Hash(hash) => format!("{} bytes, sha256 {}{mode}", state.stat.size, short(hash)),
-        Content::Link(target, Some(hash)) => format!("a link to {target}, sha256 {}", short(hash)),
-        Content::Link(target, None) => format!("a link to {target}"),
+        Content::Link(target, Some(hash)) => format!("a symbolic link to {target}, sha256 {}", short(hash)),
+        Content::Link(target, None) => format!("a symbolic link to {target}"),
         Content::Unread => format!("{} bytes{mode}", state.stat.size),
     }
 }
 
-/// Both values of every name, in order.
+/// Joins two maps by name: every name in order, with its old and its new value.
 fn pairs<'a, T>(
     old: &'a std::collections::BTreeMap<Name, T>,
     new: &'a std::collections::BTreeMap<Name, T>,

@@ -9,9 +9,9 @@ use crate::terminal_text;
 
 /// A path, a ref or a key: any bytes.
 ///
-/// In the text form printable characters stand for themselves. A backslash is `\\`, a control character or a
-/// byte that is not UTF-8 is `\xNN`, and an invisible character or one that changes the text direction is
-/// `\u{NNNN}`. `Name::parse` reverses it, so JSON files lose nothing.
+/// In the text form printable characters are unchanged. A backslash becomes `\\`, a control character or a
+/// byte that is not UTF-8 becomes `\xNN`, and a character that is invisible or changes the text direction
+/// becomes `\u{NNNN}`. `Name::parse` reverses this, so JSON files lose nothing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Name(Vec<u8>);
 
@@ -61,7 +61,7 @@ impl Name {
     }
 }
 
-/// True for characters that a reader does not see, or that change the display order of others.
+/// True for characters that are invisible, or that change the display order of other characters.
 pub(crate) fn is_deceptive(character: char) -> bool {
     // U+FE0F follows many emoji.
     matches!(character, '\u{80}'..='\u{9f}')
@@ -112,6 +112,6 @@ impl Serialize for Name {
 impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not a name"))
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("invalid escape sequence in a name"))
     }
 }

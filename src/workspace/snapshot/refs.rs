@@ -1,21 +1,21 @@
 //! Reads refs stored as files: one file each below `refs/`, and many in `packed-refs`.
 //!
-//! Reads the values, not only the metadata, because a difference must show the old and the new value. A
-//! second fingerprint reads only files whose metadata changed.
+//! Guard records the values, not only the metadata, because a difference must show the old and the new value.
+//! A second fingerprint reads only files whose metadata changed.
 
 use std::ffi::CStr;
 use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 
-use super::state::{DirectoryState, Entry, Stat, hash, whole};
-use super::{Look, Name, shared};
+use super::state::{Entry, OpenDirectory, Stat, hash, read_whole};
+use super::{Name, Scan, map_parallel};
 
 /// The recorded state of a ref.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ref {
     pub(crate) value: Value,
-    /// The object that the value, a tag, peels to. `packed-refs` and reftables store it, and git trusts it.
+    /// The object that an annotated tag points to, if the storage format records it. git trusts this record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) peeled: Option<String>,
     /// The metadata of the ref's own file, if it has one.
@@ -31,7 +31,7 @@ pub(crate) enum Value {
     Object(String),
     /// The name of another ref.
     Symbolic(Name),
-    /// Content that git cannot parse: its hash.
+    /// The SHA-256 of content that git cannot parse.
     Broken(String),
 }
 
@@ -45,76 +45,73 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// The refs that were read, and the hash of what could not be parsed.
+/// Refs with their names, and the SHA-256 of the content that could not be parsed.
 pub(crate) type Found = (Vec<(Name, Ref)>, Option<String>);
 
-/// Maximum size of a loose ref: `ref: ` and a path.
-const LONGEST: u64 = 8 << 10;
-/// Maximum size of `packed-refs`: some millions of refs.
-const LARGEST_PACKED: u64 = 512 << 20;
+/// Maximum size of a loose ref in bytes: `ref: ` and a path.
+const MAX_LOOSE_BYTES: u64 = 8 << 10;
+/// Maximum size of `packed-refs` in bytes, enough for some millions of refs.
+const MAX_PACKED_BYTES: u64 = 512 << 20;
 /// Maximum depth of directories.
-const DEEPEST: usize = 100;
+const MAX_DEPTH: usize = 100;
 
 /// Reads the loose refs below a directory.
-pub(crate) fn loose(
-    common: &DirectoryState,
-    top: &[u8],
-    look: &mut Look<'_>,
-) -> io::Result<Vec<(Name, Ref)>> {
+pub(crate) fn loose(common: &OpenDirectory, top: &[u8], scan: &mut Scan<'_>) -> io::Result<Vec<(Name, Ref)>> {
     let mut found = Vec::new();
     let mut open = vec![(top.to_vec(), false)];
     while let Some((path, linked)) = open.pop() {
         // A reftable repository has a file in place of this directory, so that old versions of git stop.
-        let Some(folder) = common.below(&path)? else { continue };
-        let mut entries = folder.entries()?;
+        let Some(dir) = common.open_below(&path)? else { continue };
+        let mut entries = dir.entries()?;
         entries.retain(|entry| !is_lock(&entry.name));
-        look.charge(&mut entries);
+        scan.count_entries(&mut entries);
         let mut files = Vec::new();
         for entry in entries {
             // git follows symbolic links to directories. Follow at most one, because links can form cycles.
             let behind = |entry: &Entry| {
-                Ok::<_, io::Error>(folder.stat_behind(&entry.name)?.is_some_and(|stat| stat.is_folder()))
+                Ok::<_, io::Error>(dir.stat_target(&entry.name)?.is_some_and(|stat| stat.is_dir()))
             };
-            let is_folder = match entry.is_folder {
-                Some(is_folder) => is_folder,
+            let is_dir = match entry.is_dir {
+                Some(is_dir) => is_dir,
                 None => !linked && behind(&entry)?,
             };
-            if !is_folder {
+            if !is_dir {
                 files.push(entry);
-            } else if path.iter().filter(|byte| **byte == b'/').count() < DEEPEST {
-                open.push((join(&path, &entry.name), linked || entry.is_folder.is_none()));
+            } else if path.iter().filter(|byte| **byte == b'/').count() < MAX_DEPTH {
+                open.push((join(&path, &entry.name), linked || entry.is_dir.is_none()));
             } else {
-                look.cut = true;
+                scan.cut = true;
             }
         }
-        found.append(&mut shared(&files, |entry| {
+        found.append(&mut map_parallel(&files, |entry| {
             let name = Name::own(join(&path, &entry.name));
-            Ok(read_loose(&folder, &entry.name, &name, look)?.map(|one| (name, one)))
+            Ok(read_loose(&dir, &entry.name, &name, scan)?.map(|one| (name, one)))
         })?);
     }
     Ok(found)
 }
 
-/// Reads one loose ref; `None` if it is gone.
+/// Reads one loose ref; `None` if its file does not exist. Reuses the earlier value if the file's metadata is
+/// unchanged.
 pub(crate) fn read_loose(
-    folder: &DirectoryState,
+    dir: &OpenDirectory,
     file: &CStr,
     name: &Name,
-    look: &Look<'_>,
+    scan: &Scan<'_>,
 ) -> io::Result<Option<Ref>> {
-    if let Some((earlier, looked)) = look.earlier_ref(name)
+    if let Some((earlier, looked)) = scan.earlier_ref(name)
         && let Some(stat) = &earlier.file
         && stat.is_file()
         && stat.is_settled(looked)
-        && folder.stat_of(file)?.as_ref() == Some(stat)
+        && dir.stat_of(file)?.as_ref() == Some(stat)
     {
         return Ok(Some(earlier.clone()));
     }
-    let (mut open, stat) = match folder.file(file, false) {
+    let (mut open, stat) = match dir.file(file, false) {
         Ok(Some(opened)) => opened,
-        Ok(None) => return read_linked(folder, file),
+        Ok(None) => return read_linked(dir, file),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let stat = folder.stat_of(file)?;
+            let stat = dir.stat_of(file)?;
             return Ok(stat.map(|stat| Ref {
                 value: Value::Broken(hash(b"")),
                 peeled: None,
@@ -129,13 +126,13 @@ pub(crate) fn read_loose(
 
 /// Reads a ref that is a symbolic link. git treats one that points into `refs/` as a symbolic ref, and
 /// follows any other.
-fn read_linked(folder: &DirectoryState, file: &CStr) -> io::Result<Option<Ref>> {
-    let Some(target) = folder.link(file) else { return Ok(None) };
-    let Some(stat) = folder.stat_of(file)? else { return Ok(None) };
+fn read_linked(dir: &OpenDirectory, file: &CStr) -> io::Result<Option<Ref>> {
+    let Some(target) = dir.link(file) else { return Ok(None) };
+    let Some(stat) = dir.stat_of(file)? else { return Ok(None) };
     let value = if target.bytes().starts_with(b"refs/") {
         Value::Symbolic(target)
     } else {
-        match folder.file(file, true) {
+        match dir.file(file, true) {
             Ok(Some((mut open, behind))) if behind.is_file() => value_in(&mut open, behind.size)?,
             _ => Value::Broken(hash(target.bytes())),
         }
@@ -151,7 +148,7 @@ fn value_in(file: &mut std::fs::File, size: u64) -> io::Result<Value> {
         return Ok(value_of(&bytes[..count]));
     }
     let mut all = bytes[..count].to_vec();
-    file.take(LONGEST).read_to_end(&mut all)?;
+    file.take(MAX_LOOSE_BYTES).read_to_end(&mut all)?;
     Ok(value_of(&all))
 }
 
@@ -169,13 +166,13 @@ pub(crate) fn value_of(content: &[u8]) -> Value {
 }
 
 /// The refs of `packed-refs`, and the hash of the lines that cannot be parsed.
-pub(crate) fn packed(common: &DirectoryState, look: &mut Look<'_>) -> io::Result<Found> {
+pub(crate) fn packed(common: &OpenDirectory, scan: &mut Scan<'_>) -> io::Result<Found> {
     let Some((mut file, stat)) = common.file(c"packed-refs", true)? else { return Ok((Vec::new(), None)) };
     if !stat.is_file() {
         return Ok((Vec::new(), Some(hash(b"not a file"))));
     }
-    let Some(text) = whole(&mut file, stat.size, LARGEST_PACKED)? else {
-        look.cut = true;
+    let Some(text) = read_whole(&mut file, stat.size, MAX_PACKED_BYTES)? else {
+        scan.cut = true;
         return Ok((Vec::new(), None));
     };
     Ok(packed_in(&text))
@@ -183,7 +180,7 @@ pub(crate) fn packed(common: &DirectoryState, look: &mut Look<'_>) -> io::Result
 
 pub(crate) fn packed_in(text: &[u8]) -> Found {
     let mut found: Vec<(Name, Ref)> = Vec::with_capacity(text.len() / 60);
-    let mut strange = Vec::new();
+    let mut unparsable = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
         if line.is_empty() || line[0] == b'#' {
             continue;
@@ -200,10 +197,10 @@ pub(crate) fn packed_in(text: &[u8]) -> Found {
             found.push((Name::from(&line[space + 1..]), one));
             continue;
         }
-        strange.extend_from_slice(line);
-        strange.push(b'\n');
+        unparsable.extend_from_slice(line);
+        unparsable.push(b'\n');
     }
-    (found, (!strange.is_empty()).then(|| hash(&strange)))
+    (found, (!unparsable.is_empty()).then(|| hash(&unparsable)))
 }
 
 fn object_name(text: &[u8]) -> Option<String> {
@@ -213,7 +210,7 @@ fn object_name(text: &[u8]) -> Option<String> {
     }
 }
 
-/// Lock files come and go while others work, and are never refs.
+/// True for lock files of running git processes, which are never refs.
 pub(crate) fn is_lock(name: &CStr) -> bool {
     name.to_bytes().ends_with(b".lock")
 }

@@ -1,53 +1,53 @@
 //! Reads refs stored in reftables: a stack of small binary tables, the newest last.
 //!
-//! Follows git's `Documentation/technical/reftable.txt`. Reads only the blocks of refs: reflog blocks are
-//! compressed, and a compaction rewrites all of them although nothing has changed.
+//! Follows git's `Documentation/technical/reftable.txt`. Reads only ref blocks, not reflog blocks: those are
+//! compressed, and every compaction rewrites all of them.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use super::refs::{Found, Ref, Value, join};
-use super::state::{DirectoryState, hash, whole};
-use super::{Look, Name};
+use super::state::{OpenDirectory, hash, read_whole};
+use super::{Name, Scan};
 
-/// Maximum size of a table.
-const LARGEST: u64 = 512 << 20;
-/// Maximum number of attempts: another git may compact the listed tables away.
-const MOST_TRIES: usize = 10;
+/// Maximum size of a table in bytes.
+const MAX_TABLE_BYTES: u64 = 512 << 20;
+/// Maximum number of attempts to read the stack: another git may replace the listed tables meanwhile.
+const MAX_ATTEMPTS: usize = 10;
 
-/// The refs of a stack of tables, and the hash of what could not be parsed; `None` if there is no stack.
-pub(crate) fn stack(common: &DirectoryState, path: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
+/// Reads the refs of the stack in the directory `path`; `None` if there is no stack.
+pub(crate) fn stack(common: &OpenDirectory, path: &[u8], scan: &mut Scan<'_>) -> io::Result<Option<Found>> {
     let mut missing = false;
-    for _ in 0..MOST_TRIES {
-        let Some(folder) = common.below(path)? else { return Ok(None) };
-        let Some((mut list, stat)) = folder.file(c"tables.list", true)? else { return Ok(None) };
-        let Some(list) = whole(&mut list, stat.size, 1 << 20)? else { break };
-        match tables(&folder, &list, look)? {
+    for _ in 0..MAX_ATTEMPTS {
+        let Some(dir) = common.open_below(path)? else { return Ok(None) };
+        let Some((mut list, stat)) = dir.file(c"tables.list", true)? else { return Ok(None) };
+        let Some(list) = read_whole(&mut list, stat.size, 1 << 20)? else { break };
+        match tables(&dir, &list, scan)? {
             Some(read) => return Ok(Some(read)),
             None => missing = true,
         }
     }
-    look.cut |= !missing;
+    scan.cut |= !missing;
     // A table that stays missing means a broken repository. Record it as such, so that a change is noticed.
     Ok(Some((Vec::new(), Some(hash(b"a table is missing")))))
 }
 
-fn tables(folder: &DirectoryState, list: &[u8], look: &mut Look<'_>) -> io::Result<Option<Found>> {
+fn tables(dir: &OpenDirectory, list: &[u8], scan: &mut Scan<'_>) -> io::Result<Option<Found>> {
     let mut refs = BTreeMap::new();
-    let mut strange = None;
+    let mut unparsable = None;
     for name in list.split(|byte| *byte == b'\n').filter(|name| !name.is_empty()) {
         let Ok(name) = std::ffi::CString::new(name) else { continue };
-        let Some((mut file, stat)) = folder.file(&name, true)? else { return Ok(None) };
-        let Some(table) = whole(&mut file, stat.size, LARGEST)? else {
-            look.cut = true;
+        let Some((mut file, stat)) = dir.file(&name, true)? else { return Ok(None) };
+        let Some(table) = read_whole(&mut file, stat.size, MAX_TABLE_BYTES)? else {
+            scan.cut = true;
             continue;
         };
         if refs_in(&table, &mut refs).is_none() {
-            strange = Some(hash(&join(table.as_slice(), &name)));
+            unparsable = Some(hash(&join(table.as_slice(), &name)));
         }
     }
     let refs = refs.into_iter().filter_map(|(name, one)| Some((name, one?))).collect();
-    Ok(Some((refs, strange)))
+    Ok(Some((refs, unparsable)))
 }
 
 /// Applies the refs of a table on top of those of older tables; a deleted ref becomes `None`. Returns `None`

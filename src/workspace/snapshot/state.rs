@@ -1,5 +1,5 @@
-//! The recorded state of one file, and how to read it without blocking and without being misled by a
-//! concurrent change.
+//! The recorded state of one file, and functions that read it without blocking while other processes change
+//! files.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 
 use super::Name;
 
-/// Identifies a file and its last change. Only the kernel sets the ctime, so a file that was written,
-/// replaced or touched differs here, whatever times a program gave it.
+/// The metadata that identifies a file and its last change. Only the kernel sets the ctime (`changed`), so
+/// writing, replacing or touching a file changes this value, whatever mtime a program sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stat {
     pub(crate) device: u64,
@@ -49,7 +49,7 @@ impl Stat {
         self.kind() == SFlag::S_IFREG
     }
 
-    pub(crate) fn is_folder(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.kind() == SFlag::S_IFDIR
     }
 
@@ -57,13 +57,15 @@ impl Stat {
         self.kind() == SFlag::S_IFLNK
     }
 
-    /// File system clocks tick in milliseconds, some in seconds. A file that changed just before it was
-    /// recorded can change again with the same times, so its content must be read again.
+    /// True if the file's last change was clearly before the time `looked`. File system clocks tick in
+    /// milliseconds, some in seconds: a file that changed just before guard recorded it can change again with
+    /// the same times, so guard must read its content again.
     pub(crate) fn is_settled(&self, looked: i64) -> bool {
-        self.changed < looked.saturating_sub(TICK) && self.modified < looked.saturating_sub(TICK)
+        self.changed < looked.saturating_sub(CLOCK_TICK) && self.modified < looked.saturating_sub(CLOCK_TICK)
     }
 
-    /// Compares, without the device number unless `with_device`: it may change with a reboot.
+    /// True if both are equal. Ignores the device number unless `with_device`, because it may change with a
+    /// reboot.
     pub(crate) fn same(&self, other: &Self, with_device: bool) -> bool {
         let other = if with_device { *other } else { Self { device: self.device, ..*other } };
         *self == other
@@ -71,9 +73,9 @@ impl Stat {
 }
 
 /// The coarsest relevant file system clock (FAT, some network file systems), in nanoseconds.
-const TICK: i64 = 2_000_000_000;
+const CLOCK_TICK: i64 = 2_000_000_000;
 
-/// The content of a file.
+/// What guard recorded of the content of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Content {
@@ -81,7 +83,7 @@ pub(crate) enum Content {
     Hash(String),
     /// A symbolic link: its target, and the hash of the target's content if that is a file.
     Link(Name, Option<String>),
-    /// Too large, unreadable, or of no interest: only `Stat` shows changes.
+    /// Guard did not read the file (too large, unreadable, or beyond a limit): only `Stat` shows changes.
     Unread,
 }
 
@@ -90,13 +92,13 @@ pub(crate) enum Content {
 pub(crate) struct State {
     pub(crate) stat: Stat,
     pub(crate) content: Content,
-    /// The file's real path, if symbolic links lead there: it may be a place that the agent can write.
+    /// The file's resolved path, if a symbolic link is on its path: the agent may be able to write there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) real: Option<Name>,
 }
 
 impl State {
-    /// True if the file is unchanged. Rewriting it with the same content and mode is no change.
+    /// True if the file is unchanged. Rewriting it with the same content and mode is not a change.
     pub(crate) fn same(&self, other: &Self, with_device: bool) -> bool {
         match (&self.content, &other.content) {
             (Content::Unread, _) | (_, Content::Unread) => self.stat.same(&other.stat, with_device),
@@ -107,89 +109,92 @@ impl State {
     }
 }
 
-/// An open directory.
-pub(crate) struct DirectoryState(OwnedFd);
+/// An open directory. Files in it are opened relative to its descriptor.
+pub(crate) struct OpenDirectory(OwnedFd);
 
-/// An entry of a directory.
+/// The name of a directory entry, and whether it is a directory; `None` for links and unknown types.
 pub(crate) struct Entry {
     pub(crate) name: CString,
-    pub(crate) is_folder: Option<bool>,
+    pub(crate) is_dir: Option<bool>,
 }
 
-/// Maximum size of a file to hash; larger ones are compared by `Stat` alone.
-pub(crate) const MOST_HASHED: u64 = 1 << 20;
+/// Maximum size of a file to hash. Guard compares larger ones by `Stat` alone.
+pub(crate) const MAX_HASHED_BYTES: u64 = 1 << 20;
 
-impl DirectoryState {
+impl OpenDirectory {
     pub(crate) fn open(path: &std::path::Path) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
     /// Opens the directory at `path` relative to this one; `None` if it does not exist.
-    pub(crate) fn below(&self, path: &[u8]) -> io::Result<Option<Self>> {
+    pub(crate) fn open_below(&self, path: &[u8]) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Ok(there(openat(&self.0, path, flags, Mode::empty()))?.map(Self))
+        Ok(if_exists(openat(&self.0, path, flags, Mode::empty()))?.map(Self))
     }
 
-    /// Opens a direct subdirectory, which must not be a symbolic link; `None` if there is none.
-    pub(crate) fn inside(&self, name: &CStr) -> io::Result<Option<Self>> {
+    /// Opens a direct subdirectory; `None` if it does not exist or is a symbolic link.
+    pub(crate) fn open_subdir(&self, name: &CStr) -> io::Result<Option<Self>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        Ok(there(openat(&self.0, name, flags, Mode::empty()))?.map(Self))
+        Ok(if_exists(openat(&self.0, name, flags, Mode::empty()))?.map(Self))
     }
 
     pub(crate) fn stat(&self) -> io::Result<Stat> {
         Ok(Stat::of(&fstat(&self.0)?))
     }
 
-    /// The metadata of an entry itself, even if it is a symbolic link; `None` if it is gone.
+    /// The metadata of an entry (of a symbolic link itself, not of its target); `None` if it does not exist.
     pub(crate) fn stat_of(&self, name: &CStr) -> io::Result<Option<Stat>> {
-        Ok(there(fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW))?.map(|found| Stat::of(&found)))
+        Ok(if_exists(fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW))?.map(|found| Stat::of(&found)))
     }
 
-    /// The metadata of an entry's target, behind all symbolic links.
-    pub(crate) fn stat_behind(&self, name: &CStr) -> io::Result<Option<Stat>> {
-        Ok(there(fstatat(&self.0, name, AtFlags::empty()))?.map(|found| Stat::of(&found)))
+    /// The metadata of the file that an entry resolves to through symbolic links; `None` if it does not
+    /// exist.
+    pub(crate) fn stat_target(&self, name: &CStr) -> io::Result<Option<Stat>> {
+        Ok(if_exists(fstatat(&self.0, name, AtFlags::empty()))?.map(|found| Stat::of(&found)))
     }
 
+    /// The target of a symbolic link; `None` if the entry is not a symbolic link.
     pub(crate) fn link(&self, name: &CStr) -> Option<Name> {
         use std::os::unix::ffi::OsStrExt;
         readlinkat(&self.0, name).ok().map(|target| Name::from(target.as_bytes()))
     }
 
-    /// Opens a file for reading. Does not block on a FIFO.
+    /// Opens a file for reading, without blocking on a FIFO; `None` if it does not exist, or if it is a
+    /// symbolic link and `follow` is false.
     pub(crate) fn file(&self, name: &CStr, follow: bool) -> io::Result<Option<(File, Stat)>> {
         let nofollow = if follow { OFlag::empty() } else { OFlag::O_NOFOLLOW };
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | nofollow;
-        let Some(fd) = there(openat(&self.0, name, flags, Mode::empty()))? else { return Ok(None) };
+        let Some(fd) = if_exists(openat(&self.0, name, flags, Mode::empty()))? else { return Ok(None) };
         let stat = Stat::of(&fstat(&fd)?);
         Ok(Some((File::from(fd), stat)))
     }
 
-    /// All entries except `.` and `..`, sorted by name, which makes later lookups local.
+    /// All entries except `.` and `..`, sorted by name.
     ///
-    /// On some file systems, a file that is replaced during the listing is not seen at all. So the directory
-    /// is read again if it changed meanwhile, and the names of all listings count. Names that are gone by
-    /// then are noticed later.
+    /// On some file systems, a listing misses a file that is replaced meanwhile. Therefore this lists the
+    /// directory again if it changed during the listing, and returns the names of all listings. Some of them
+    /// may no longer exist.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut before = self.stat()?;
-        let mut entries = self.entries_up_to(MOST_AT_ONCE)?;
-        for _ in 0..MOST_READINGS {
+        let mut entries = self.entries_up_to(MAX_ENTRIES)?;
+        for _ in 0..MAX_RELISTINGS {
             let after = self.stat()?;
             if after == before {
                 break;
             }
             before = after;
-            entries.append(&mut self.entries_up_to(MOST_AT_ONCE)?);
+            entries.append(&mut self.entries_up_to(MAX_ENTRIES)?);
         }
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         entries.dedup_by(|a, b| a.name == b.name);
         Ok(entries)
     }
 
-    /// The first `most` entries, and one more if there are more, in a single listing.
-    pub(crate) fn entries_up_to(&self, most: usize) -> io::Result<Vec<Entry>> {
+    /// Lists the directory once. Returns at most `max` + 1 entries: the last one shows that there are more.
+    pub(crate) fn entries_up_to(&self, max: usize) -> io::Result<Vec<Entry>> {
         // Open the directory again: the listing position belongs to the open file description.
-        let Some(fd) = there(openat(
+        let Some(fd) = if_exists(openat(
             &self.0,
             c".",
             OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
@@ -204,13 +209,13 @@ impl DirectoryState {
             let name = entry.file_name();
             if name != c"." && name != c".." {
                 use nix::dir::Type;
-                let is_folder = match entry.file_type() {
+                let is_dir = match entry.file_type() {
                     Some(Type::Directory) => Some(true),
                     Some(Type::File) => Some(false),
                     _ => None,
                 };
-                entries.push(Entry { name: name.to_owned(), is_folder });
-                if entries.len() > most {
+                entries.push(Entry { name: name.to_owned(), is_dir });
+                if entries.len() > max {
                     break;
                 }
             }
@@ -219,18 +224,20 @@ impl DirectoryState {
     }
 }
 
-impl AsFd for DirectoryState {
+impl AsFd for OpenDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-const MOST_READINGS: usize = 4;
-/// Maximum number of entries of one directory in memory. A caller that counts entries notices if there are more.
-const MOST_AT_ONCE: usize = 2_000_000;
+/// Maximum number of times to list a directory again because it changed.
+const MAX_RELISTINGS: usize = 4;
+/// Maximum number of entries of one directory in memory.
+const MAX_ENTRIES: usize = 2_000_000;
 
-/// Something that disappears or changes its type between two calls is no error: others work here too.
-fn there<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
+/// Turns errors that mean "does not exist, or has another type by now" into `None`: other processes may
+/// change the directory between two calls.
+fn if_exists<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG | Errno::ENXIO) => Ok(None),
@@ -238,14 +245,14 @@ fn there<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
     }
 }
 
-/// Reads a whole file; `None` if it is larger than `most`.
-pub(crate) fn whole(file: &mut File, expected: u64, most: u64) -> io::Result<Option<Vec<u8>>> {
-    if expected > most {
+/// Reads a whole file; `None` if it is larger than `max`.
+pub(crate) fn read_whole(file: &mut File, expected: u64, max: u64) -> io::Result<Option<Vec<u8>>> {
+    if expected > max {
         return Ok(None);
     }
     let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0) + 1);
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= most).then_some(bytes))
+    file.take(max + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= max).then_some(bytes))
 }
 
 /// The SHA-256 in hexadecimal.

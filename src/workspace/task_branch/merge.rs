@@ -1,6 +1,6 @@
-//! Merges one commit into another, and checks whether somebody else's merge contains what it should.
+//! Merges one commit into another, and checks whether a merge that an agent made lost changes.
 //!
-//! git merges in a jail, without a working tree: no ref moves, and nothing is checked out.
+//! git merges in a jail, without a working tree: it moves no ref, and checks nothing out.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,68 +17,73 @@ use crate::workspace::{WorkspaceError, at};
 /// The result of a merge. No ref has moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Merged {
-    /// There is nothing to merge.
+    /// The branch already contains the other commit.
     UpToDate,
-    /// No conflicts; the id of the merged tree.
+    /// The merge has no conflicts; the id of the merged tree.
     Clean(String),
-    /// The files with conflicts, and the text with conflict markers.
+    /// The paths of the files with conflicts, and an excerpt of them with conflict markers.
     Conflict(Vec<String>, String),
 }
 
-/// What is wrong with a merge, as paths in text form.
+/// The result of comparing a merge with git's automatic merge. Paths that are not UTF-8 have the form
+/// `hex:…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Files that only the other side changed, and that lack this change in the merge.
+    /// Files in which the merge lost changes of the other side.
     pub lost: Vec<String>,
-    /// Files with conflicts that somebody had to resolve.
+    /// Files that have conflicts in git's automatic merge.
     pub conflicts: Vec<String>,
 }
 
-/// The merge that git makes automatically.
-struct Automatic {
+/// The result of git's automatic merge: the id of its tree, and the paths with conflicts.
+struct AutomaticMerge {
     tree: String,
     conflicts: Vec<Vec<u8>>,
 }
 
 impl TaskTree {
-    /// Merges a commit into the branch's commit. The resulting objects are in the repository, but no ref
-    /// points to them.
+    /// Merges the commit `theirs` into the branch's commit `ours`. git stores the resulting objects in the
+    /// repository, but no ref points to them.
     pub fn merge(&self, ours: &str, theirs: &str) -> Result<Merged, WorkspaceError> {
         if self.contains(ours, theirs)? {
             return Ok(Merged::UpToDate);
         }
-        let Automatic { tree, conflicts } = self.automatic(ours, theirs)?;
+        let AutomaticMerge { tree, conflicts } = self.merge_automatically(ours, theirs)?;
         if conflicts.is_empty() {
             return Ok(Merged::Clean(tree));
         }
-        let files: Vec<String> = conflicts.iter().map(|path| written(path)).collect();
-        let said = self.conflicts(&tree, &files)?;
-        Ok(Merged::Conflict(files, said))
+        let files: Vec<String> = conflicts.iter().map(|path| path_text(path)).collect();
+        let excerpt = self.conflict_excerpt(&tree, &files)?;
+        Ok(Merged::Conflict(files, excerpt))
     }
 
     /// Compares a merge with the one that git makes automatically. Where git takes the other side's file
     /// unchanged, the merge must too. Where git combines both sides, the merge must not equal our old
-    /// version. Conflicts are left to whoever merged.
+    /// version. Does not check files with conflicts.
     pub fn compare_merge(&self, ours: &str, theirs: &str, merged: &str) -> Result<Compared, WorkspaceError> {
         if self.contains(ours, theirs)? {
             return Ok(Compared::default());
         }
-        let Automatic { tree, conflicts } = self.automatic(ours, theirs)?;
-        let (brought, differs) = (self.differing(ours, &tree)?, self.differing(&tree, merged)?);
-        let (joined, changed) = (self.differing(&tree, theirs)?, self.differing(ours, merged)?);
+        let AutomaticMerge { tree, conflicts } = self.merge_automatically(ours, theirs)?;
+        let (brought, differs) = (self.differing_paths(ours, &tree)?, self.differing_paths(&tree, merged)?);
+        let (joined, changed) = (self.differing_paths(&tree, theirs)?, self.differing_paths(ours, merged)?);
         let is_lost = |path: &&Vec<u8>| {
             brought.contains(*path)
                 && !conflicts.contains(path)
                 && (!joined.contains(*path) || !changed.contains(*path))
         };
         Ok(Compared {
-            lost: differs.iter().filter(is_lost).map(|path| written(path)).collect(),
-            conflicts: conflicts.iter().map(|path| written(path)).collect(),
+            lost: differs.iter().filter(is_lost).map(|path| path_text(path)).collect(),
+            conflicts: conflicts.iter().map(|path| path_text(path)).collect(),
         })
     }
 
-    /// The first of these files that has a line starting with a conflict marker, however large the file is.
-    pub fn with_markers(&self, commit: &str, files: &[String]) -> Result<Option<String>, WorkspaceError> {
+    /// The first of these files of a commit that has a line starting with a conflict marker.
+    pub fn file_with_conflict_marker(
+        &self,
+        commit: &str,
+        files: &[String],
+    ) -> Result<Option<String>, WorkspaceError> {
         for some in files.chunks(200) {
             let mut git = self.git("grep")?.args(["-z", "-l", "-a", "--no-textconv", "-E"]);
             git = git.args(["-e", "^(<<<<<<<|>>>>>>>) ", "--end-of-options", commit, "--"]);
@@ -87,7 +92,7 @@ impl TaskTree {
                 literal.push(path.as_os_str());
                 git = git.arg(literal);
             }
-            let answer = git.answer()?;
+            let answer = git.output()?;
             if answer.code() > 1 {
                 let (verb, code) = ("grep".to_string(), answer.code());
                 return Err(crate::workspace::GitError::Failed { verb, code, message: answer.message }.into());
@@ -96,36 +101,35 @@ impl TaskTree {
             let found =
                 answer.output.split(|byte| *byte == 0).find_map(|path| path.strip_prefix(name.as_bytes()));
             if let Some(path) = found {
-                return Ok(Some(written(path)));
+                return Ok(Some(path_text(path)));
             }
         }
         Ok(None)
     }
 
     /// The paths that differ between two trees.
-    fn differing(&self, from: &str, to: &str) -> Result<BTreeSet<Vec<u8>>, WorkspaceError> {
+    fn differing_paths(&self, from: &str, to: &str) -> Result<BTreeSet<Vec<u8>>, WorkspaceError> {
         let shape = ["-r", "-z", "--name-only", "--no-renames", "--end-of-options", from, to];
         let output = self.git("diff-tree")?.args(shape).run()?;
         Ok(output.split(|byte| *byte == 0).filter(|path| !path.is_empty()).map(<[u8]>::to_vec).collect())
     }
 
-    fn automatic(&self, ours: &str, theirs: &str) -> Result<Automatic, WorkspaceError> {
-        // The drivers that attributes and configuration name run in this jail, where they have no access to
-        // anything.
+    fn merge_automatically(&self, ours: &str, theirs: &str) -> Result<AutomaticMerge, WorkspaceError> {
+        // git starts the merge drivers that attributes and configuration name, so it runs in a jail.
         let objects = self.objects();
-        at("make", &self.scratch, fs::create_dir_all(&self.scratch))?;
+        at("create", &self.scratch, fs::create_dir_all(&self.scratch))?;
         let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: libc::RLIM_INFINITY };
         let jail = Jail::new(program()?, &[&self.common_dir], &[&self.scratch, &objects[0]], false, bounds)?;
-        let git =
-            Git::new(Trust::Neutral, "merge-tree")?.dir(&self.common_dir).jailed(jail).within(&self.scratch);
-        let answer = git.args(["--write-tree", "--name-only", "--messages", "-z", ours, theirs]).answer()?;
+        let git = Git::new(Trust::Neutral, "merge-tree")?.git_dir(&self.common_dir).jailed(jail);
+        let git = git.current_dir(&self.scratch);
+        let answer = git.args(["--write-tree", "--name-only", "--messages", "-z", ours, theirs]).output()?;
         let mut parts = answer.output.split(|byte| *byte == 0);
         let tree = parts.next().map(line).unwrap_or_default();
         match answer.code() {
-            0 => Ok(Automatic { tree, conflicts: Vec::new() }),
+            0 => Ok(AutomaticMerge { tree, conflicts: Vec::new() }),
             1 => {
                 let conflicts = parts.take_while(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
-                Ok(Automatic { tree, conflicts })
+                Ok(AutomaticMerge { tree, conflicts })
             }
             code => {
                 let verb = "merge-tree".to_string();
@@ -134,28 +138,28 @@ impl TaskTree {
         }
     }
 
-    /// The conflicting files with their conflict markers, as far as they fit.
-    fn conflicts(&self, tree: &str, files: &[String]) -> Result<String, WorkspaceError> {
-        let mut said = String::new();
+    /// An excerpt of the conflicting files: the parts between conflict markers, up to 64 KiB.
+    fn conflict_excerpt(&self, tree: &str, files: &[String]) -> Result<String, WorkspaceError> {
+        let mut excerpt = String::new();
         for file in files.iter().take(50) {
-            said.push_str(&format!("CONFLICT in {file}\n"));
+            excerpt.push_str(&format!("CONFLICT in {file}\n"));
             let Some(content) = self.file_at(tree, file)? else { continue };
             let text = String::from_utf8_lossy(&content);
             let mut is_inside = false;
             for line in text.lines() {
                 is_inside |= line.starts_with("<<<<<<<");
-                if is_inside && said.len() < 64 << 10 {
-                    said.push_str(line);
-                    said.push('\n');
+                if is_inside && excerpt.len() < 64 << 10 {
+                    excerpt.push_str(line);
+                    excerpt.push('\n');
                 }
                 is_inside &= !line.starts_with(">>>>>>>");
             }
         }
-        Ok(said)
+        Ok(excerpt)
     }
 }
 
 /// The text form of a path: `hex:…` if it is not UTF-8.
-fn written(path: &[u8]) -> String {
+fn path_text(path: &[u8]) -> String {
     run_record::path::text(Path::new(OsStr::from_bytes(path)))
 }

@@ -1,4 +1,4 @@
-//! Checks the layout of a repository: every part must be in its usual place and have the expected file type.
+//! Checks the layout of a repository: every part must be at its usual path and have the expected file type.
 
 use std::ffi::OsStr;
 use std::fs::FileType;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::{inside, same, shown_path};
+use super::{is_inside_repository, is_same_file, printable_path};
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::gitfile::read_small;
 use crate::workspace::git::repository::Repository;
@@ -17,125 +17,129 @@ use crate::workspace::run::hooks;
 /// reads deeper entries.
 const PARTS: &[(&str, usize)] = &[
     ("", 0),
-    ("hooks", DEEPEST),
+    ("hooks", MAX_DEPTH),
     ("info", 1),
     ("lfs", 3),
-    ("logs", DEEPEST),
+    ("logs", MAX_DEPTH),
     ("objects", 2),
-    ("refs", DEEPEST),
+    ("refs", MAX_DEPTH),
     ("reftable", 0),
-    ("worktrees", DEEPEST),
+    ("worktrees", MAX_DEPTH),
 ];
-/// Ref names are not deeper than this.
-const DEEPEST: usize = 64;
-/// Maximum number of entries; an honest repository has fewer.
-const MOST_ENTRIES: usize = 2_000_000;
+/// Maximum depth of directories. Real ref names are not deeper.
+const MAX_DEPTH: usize = 64;
+/// Maximum number of directory entries to check. Real repositories have fewer.
+const MAX_ENTRIES: usize = 2_000_000;
 /// Maximum number of doubts to collect per kind.
-const MOST_FOUND: usize = 20;
+const MAX_DOUBTS: usize = 20;
 
-/// The working tree and its git directory must name each other, as `git init`, `git worktree add` and
-/// submodules create them. An agent that plants a pointer to a foreign repository can write only one of the
-/// two sides.
-pub(crate) fn pointer(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
+/// Checks that the working tree and its git directory name each other, as `git init`, `git worktree add` and
+/// submodules create them. An agent that writes a `.git` file for another repository cannot write the other
+/// side.
+pub(crate) fn check_pointer(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Repository { git_dir, common_dir, toplevel, .. } = repository;
-    let is_one_of = || git_dir.parent().is_some_and(|parent| same(parent, &common_dir.join("worktrees")));
+    let is_one_of =
+        || git_dir.parent().is_some_and(|parent| is_same_file(parent, &common_dir.join("worktrees")));
     if repository.is_linked() && !is_one_of() {
         doubts.push(format!(
-            "{} takes {} for its repository, and is no worktree of it",
-            shown_path(git_dir),
-            shown_path(common_dir)
+            "{} names {} as its repository, but is not one of its worktrees",
+            printable_path(git_dir),
+            printable_path(common_dir)
         ));
         return;
     }
     let Some(top) = toplevel else { return };
     let dot_git = top.join(".git");
-    let is_plain = dot_git.symlink_metadata().is_ok_and(|data| data.is_dir()) && same(&dot_git, git_dir);
-    let leads_there = || line(&dot_git, b"gitdir: ", top).is_some_and(|target| same(&target, git_dir));
+    let is_plain =
+        dot_git.symlink_metadata().is_ok_and(|data| data.is_dir()) && is_same_file(&dot_git, git_dir);
+    let leads_there =
+        || read_path_line(&dot_git, b"gitdir: ", top).is_some_and(|target| is_same_file(&target, git_dir));
     let leads_back = || {
         if repository.is_linked() {
-            line(&git_dir.join("gitdir"), b"", git_dir).is_some_and(|back| same(&back, &dot_git))
+            let back = read_path_line(&git_dir.join("gitdir"), b"", git_dir);
+            back.is_some_and(|back| is_same_file(&back, &dot_git))
         } else {
             // As submodules do.
-            let named = settings.in_repository("core.worktree");
-            named.is_some_and(|path| same(&git_dir.join(OsStr::from_bytes(path)), top))
+            let named = settings.repository_value("core.worktree");
+            named.is_some_and(|path| is_same_file(&git_dir.join(OsStr::from_bytes(path)), top))
         }
     };
     let leads = is_plain || leads_there() && leads_back();
     if !leads {
         doubts.push(format!(
-            "{} and {} do not lead to each other",
-            shown_path(&dot_git),
-            shown_path(git_dir)
+            "{} and {} do not point to each other",
+            printable_path(&dot_git),
+            printable_path(git_dir)
         ));
     }
 }
 
 /// The path named by a one-line file, relative to `from`.
-fn line(file: &Path, prefix: &[u8], from: &Path) -> Option<PathBuf> {
+fn read_path_line(file: &Path, prefix: &[u8], from: &Path) -> Option<PathBuf> {
     let text = read_small(file, 8192).ok()?;
     Some(from.join(OsStr::from_bytes(text.strip_prefix(prefix)?.trim_ascii_end())))
 }
 
-/// Finds parts that lie elsewhere (objects and refs of another repository, files that would be copied), and
-/// FIFOs, which block every reader.
-pub(crate) fn parts(repository: &Repository, doubts: &mut Vec<String>) {
-    let mut left = MOST_ENTRIES;
+/// Checks the files of the repository. Symbolic links and alternates may point to objects, refs or files
+/// outside the repository, and FIFOs block every reader.
+pub(crate) fn check_parts(repository: &Repository, doubts: &mut Vec<String>) {
+    let mut left = MAX_ENTRIES;
     for (name, depth) in PARTS {
-        let folder = repository.common_dir.join(name);
-        Look { repository, doubts, left: &mut left }.walk(&folder, *depth);
+        let dir = repository.common_dir.join(name);
+        LayoutWalk { repository, doubts, left: &mut left }.walk(&dir, *depth);
     }
     let alternates = repository.common_dir.join("objects/info/alternates");
     match read_small(&alternates, 1 << 20) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(_) => doubts.push(format!("{} cannot be read", shown_path(&alternates))),
+        Err(_) => doubts.push(format!("guard cannot read {}", printable_path(&alternates))),
         Ok(text) => {
             let mut lines = text.split(|byte| *byte == b'\n');
             if let Some(line) = lines.find(|line| !line.is_empty() && !line.starts_with(b"#")) {
-                doubts.push(format!("its objects are borrowed from {}", super::shown(line)));
+                doubts.push(format!("it borrows objects from {}", super::printable(line)));
             }
         }
     }
 }
 
-/// Guard copies the hooks directory and follows its symbolic links. Links in the user's own directory outside
-/// the repository are fine.
-pub(crate) fn hooks(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
-    let Some(folder) = hooks::source(repository, settings) else { return };
-    if inside(&folder, repository) && !same(&folder, &repository.common_dir.join("hooks")) {
-        let mut left = hooks::MOST_FILES;
-        Look { repository, doubts, left: &mut left }.walk(&folder, DEEPEST);
+/// Checks a hooks directory inside the repository, because guard copies it and follows its symbolic links. A
+/// hooks directory outside the repository belongs to the user, and its links are fine.
+pub(crate) fn check_hooks(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
+    let Some(dir) = hooks::source(repository, settings) else { return };
+    if is_inside_repository(&dir, repository) && !is_same_file(&dir, &repository.common_dir.join("hooks")) {
+        let mut left = hooks::MAX_FILES;
+        LayoutWalk { repository, doubts, left: &mut left }.walk(&dir, MAX_DEPTH);
     }
 }
 
-struct Look<'a> {
+struct LayoutWalk<'a> {
     repository: &'a Repository,
     doubts: &'a mut Vec<String>,
     left: &'a mut usize,
 }
 
-impl Look<'_> {
+impl LayoutWalk<'_> {
     fn walk(&mut self, top: &Path, deepest: usize) {
-        let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_dir());
-        let mut folders = if is_folder(top) { vec![(top.to_path_buf(), 0)] } else { Vec::new() };
-        while let Some((folder, depth)) = folders.pop() {
-            for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-                if *self.left == 0 || self.doubts.len() >= MOST_FOUND {
+        let is_dir = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_dir());
+        let mut dirs = if is_dir(top) { vec![(top.to_path_buf(), 0)] } else { Vec::new() };
+        while let Some((dir, depth)) = dirs.pop() {
+            for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+                if *self.left == 0 || self.doubts.len() >= MAX_DOUBTS {
                     return;
                 }
                 *self.left -= 1;
                 if *self.left == 0 {
-                    self.doubts.push(format!("{} has more entries than guard looks at", shown_path(top)));
+                    self.doubts.push(format!("{} has more entries than guard checks", printable_path(top)));
                 }
                 let Ok(kind) = entry.file_type() else { continue };
-                // Repositories of a worktree's submodules; no call of guard's enters them.
+                // The submodule repositories of a worktree: none of guard's git calls enters them.
                 let is_modules = depth == 1 && entry.file_name() == "modules" && top.ends_with("worktrees");
                 if kind.is_dir() && is_modules {
                     continue;
                 } else if kind.is_dir() {
                     if depth < deepest {
-                        folders.push((entry.path(), depth + 1));
-                    } else if depth >= DEEPEST {
-                        self.doubts.push(format!("{} is too deep", shown_path(&entry.path())));
+                        dirs.push((entry.path(), depth + 1));
+                    } else if depth >= MAX_DEPTH {
+                        self.doubts.push(format!("{} is nested too deeply", printable_path(&entry.path())));
                     }
                 } else {
                     self.doubts.extend(self.doubt(&entry.path(), kind));
@@ -145,19 +149,23 @@ impl Look<'_> {
     }
 
     fn doubt(&self, path: &Path, kind: FileType) -> Option<String> {
-        let holds_up = |kind: FileType| kind.is_fifo() || kind.is_char_device() || kind.is_block_device();
+        let blocks_reader =
+            |kind: FileType| kind.is_fifo() || kind.is_char_device() || kind.is_block_device();
         if kind.is_symlink() {
             let target = match path.metadata() {
                 Ok(data) => data.file_type(),
-                // A dangling link is no hook. Anywhere else, git would create the file that it names.
-                Err(_) if path.parent().is_some_and(|folder| folder.ends_with("hooks")) => return None,
-                Err(_) => return Some(format!("{} is a link that leads nowhere", shown_path(path))),
+                // A dangling link in `hooks` has no effect. Elsewhere git would create the link's target.
+                Err(_) if path.parent().is_some_and(|dir| dir.ends_with("hooks")) => return None,
+                Err(_) => {
+                    return Some(format!("{} is a symbolic link to a missing file", printable_path(path)));
+                }
             };
-            if !inside(path, self.repository) {
-                return Some(format!("{} is a link that leads elsewhere", shown_path(path)));
+            if !is_inside_repository(path, self.repository) {
+                let path = printable_path(path);
+                return Some(format!("{path} is a symbolic link to a file outside the repository"));
             }
-            return holds_up(target).then(|| format!("{} is no file", shown_path(path)));
+            return blocks_reader(target).then(|| format!("{} is not a regular file", printable_path(path)));
         }
-        holds_up(kind).then(|| format!("{} is no file", shown_path(path)))
+        blocks_reader(kind).then(|| format!("{} is not a regular file", printable_path(path)))
     }
 }

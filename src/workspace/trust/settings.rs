@@ -2,29 +2,29 @@
 
 use std::path::Path;
 
-use super::{inside, shown};
+use super::{is_inside_repository, printable};
 use crate::workspace::git::config::{Setting, Settings};
 use crate::workspace::git::repository::Repository;
-use crate::workspace::run::quarantine::settings_path;
+use crate::workspace::run::quarantine::resolve_setting_path;
 
-pub(crate) fn all(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
-    let filtered = settings.has_filters_of_users();
-    for setting in settings.of_repository() {
-        // A setting that the user also has for every repository is the user's own.
-        if is_doubtful(repository, filtered, setting) && !settings.is_users(setting) {
+/// Adds a doubt for every setting of the repository that names a program, or a file outside the repository.
+pub(crate) fn check_all(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
+    let filtered = settings.has_global_filters();
+    for setting in settings.repository_settings() {
+        // If the user's global configuration has the same setting, it is not the repository's idea.
+        if is_doubtful(repository, filtered, setting) && !settings.is_also_global(setting) {
             let value = setting.value.as_deref().unwrap_or_default();
-            doubts.push(format!("{} = {}", shown(setting.key.as_bytes()), shown(value)));
+            doubts.push(format!("{} = {}", printable(setting.key.as_bytes()), printable(value)));
         }
     }
 }
 
-/// Finds settings that affect a push: what it would start, and who would receive the user's credentials.
-/// Reports only keys, because values may be credentials themselves.
-pub(crate) fn of_push(settings: &Settings, doubts: &mut Vec<String>) {
-    let own = settings.of_repository().filter(|setting| is_doubtful_for_push(setting));
-    doubts.extend(
-        own.filter(|setting| !settings.is_users(setting)).map(|setting| shown(setting.key.as_bytes())),
-    );
+/// Adds a doubt for every setting of the repository that chooses programs for a push, or servers that receive
+/// the user's credentials. Names only the keys, because the values may be credentials.
+pub(crate) fn check_push(settings: &Settings, doubts: &mut Vec<String>) {
+    let own = settings.repository_settings().filter(|setting| is_doubtful_for_push(setting));
+    let own = own.filter(|setting| !settings.is_also_global(setting));
+    doubts.extend(own.map(|setting| printable(setting.key.as_bytes())));
 }
 
 fn is_doubtful_for_push(setting: &Setting) -> bool {
@@ -45,8 +45,8 @@ fn is_doubtful(repository: &Repository, filtered: bool, setting: &Setting) -> bo
     let Some((section, rest)) = setting.key.split_once('.') else { return false };
     let (part, name) = rest.rsplit_once('.').unwrap_or(("", rest));
     let leads_out = || {
-        let path = settings_path(repository, value);
-        path.symlink_metadata().is_ok() && !inside(Path::new(&path), repository)
+        let path = resolve_setting_path(repository, value);
+        path.symlink_metadata().is_ok() && !is_inside_repository(Path::new(&path), repository)
     };
     match (section, name) {
         ("filter", "clean" | "smudge" | "process") => true,
@@ -54,7 +54,7 @@ fn is_doubtful(repository: &Repository, filtered: bool, setting: &Setting) -> bo
         ("hook", "command") => true,
         ("include" | "includeif", "path") => true,
         ("core", "hookspath" | "excludesfile" | "attributesfile") => leads_out(),
-        // A path for refs, which newer versions of git accept after the format's name.
+        // Newer versions of git accept a path to the refs after the format's name.
         ("extensions", "refstorage") => value.contains(&b':'),
         // git-lfs starts these, and the user's own filter starts git-lfs.
         ("core", "sshcommand" | "askpass" | "gitproxy") | ("credential", "helper") => filtered,

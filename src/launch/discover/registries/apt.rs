@@ -1,13 +1,13 @@
-//! Reads apt's hosts from the machine's sources, in both formats.
+//! Finds apt's hosts in the machine's lists of sources, in both formats.
 
 use std::path::{Path, PathBuf};
 
 use super::Search;
 
 pub(crate) fn search(search: &mut Search<'_>) {
-    let folder = search.etc.join("apt");
-    let mut files = vec![folder.join("sources.list")];
-    if let Ok(entries) = std::fs::read_dir(folder.join("sources.list.d")) {
+    let directory = search.etc.join("apt");
+    let mut files = vec![directory.join("sources.list")];
+    if let Ok(entries) = std::fs::read_dir(directory.join("sources.list.d")) {
         let mut more: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         more.sort();
         files.extend(more);
@@ -16,8 +16,8 @@ pub(crate) fn search(search: &mut Search<'_>) {
         let ending = file.extension().and_then(|ending| ending.to_str());
         // apt ignores all other files, too.
         let read = match ending {
-            Some("list") => lines,
-            Some("sources") => stanzas,
+            Some("list") => read_lines,
+            Some("sources") => read_stanzas,
             _ => continue,
         };
         if let Some(text) = search.text(&file) {
@@ -26,8 +26,8 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Reads lines of the form `deb [options] ADDRESS suite component…`.
-fn lines(search: &mut Search<'_>, text: &str, file: &Path) {
+/// Reads lines of the form `deb [options] URL suite component…`.
+fn read_lines(search: &mut Search<'_>, text: &str, file: &Path) {
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
         let Some((kind, rest)) = line.split_once(char::is_whitespace) else { continue };
         if kind != "deb" && kind != "deb-src" {
@@ -36,12 +36,12 @@ fn lines(search: &mut Search<'_>, text: &str, file: &Path) {
         let rest = rest.trim_start();
         let rest =
             if rest.starts_with('[') { rest.split_once(']').map_or("", |(_, rest)| rest) } else { rest };
-        search.address(rest.split_whitespace().next().unwrap_or_default(), &file.display().to_string());
+        search.add_url(rest.split_whitespace().next().unwrap_or_default(), &file.display().to_string());
     }
 }
 
 /// Reads stanzas of `Key: value` with indented continuation lines, separated by empty lines.
-fn stanzas(search: &mut Search<'_>, text: &str, file: &Path) {
+fn read_stanzas(search: &mut Search<'_>, text: &str, file: &Path) {
     let (mut addresses, mut is_enabled, mut is_address) = (Vec::new(), true, false);
     // An extra empty line ends the last stanza.
     for line in text.lines().chain([""]) {
@@ -50,7 +50,7 @@ fn stanzas(search: &mut Search<'_>, text: &str, file: &Path) {
         }
         if line.trim().is_empty() {
             for address in addresses.drain(..).filter(|_| is_enabled) {
-                search.address(address, &file.display().to_string());
+                search.add_url(address, &file.display().to_string());
             }
             (is_enabled, is_address) = (true, false);
         } else if line.starts_with([' ', '\t']) {

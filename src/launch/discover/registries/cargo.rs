@@ -1,18 +1,19 @@
-//! Finds Cargo's registries: those of its settings, else the indexes it has fetched before, else its built-in default.
+//! Finds Cargo's registries: those in its settings, and unless they replace crates.io, the indexes that it has fetched
+//! earlier or else its default.
 
 use std::path::{Path, PathBuf};
 
-use super::url::{self, Host, Place};
+use super::url::{self, Host, Target};
 use super::{Search, query_tool};
 
 /// An index in Cargo's cache: `registry/index/HOST-HASH/`.
 struct Index {
-    folder: PathBuf,
+    directory: PathBuf,
     host: String,
 }
 
 pub(crate) fn search(search: &mut Search<'_>) {
-    let home = search.base("CARGO_HOME", ".cargo").filter(|home| !search.is_agents(home));
+    let home = search.base("CARGO_HOME", ".cargo").filter(|home| !search.is_agent_writable(home));
     let indexes = home.as_deref().map(indexes).unwrap_or_default();
     let mut addresses: Vec<(String, String)> = Vec::new();
     for (key, value) in search.environment {
@@ -33,53 +34,54 @@ pub(crate) fn search(search: &mut Search<'_>) {
         {
             match text.parse::<toml::Table>() {
                 Ok(settings) => {
-                    is_replaced = read(&settings, &file, &mut addresses);
+                    is_replaced = read_settings(&settings, &file, &mut addresses);
                 }
                 Err(_) => search.note(&format!("{} is not TOML", file.display())),
             }
         }
     }
     for (address, from) in addresses {
-        if let Some(host) = search.address(&address, &from) {
-            downloads(search, &host, &indexes);
+        if let Some(host) = search.add_url(&address, &from) {
+            add_download_host(search, &host, &indexes);
         }
     }
     if !is_replaced {
-        used(search, &indexes);
+        add_fetched_indexes(search, &indexes);
         if indexes.is_empty() {
-            unused(search);
+            add_default_registry(search);
         }
     }
 }
 
-/// The default registry of a Cargo that has fetched nothing yet.
-fn unused(search: &mut Search<'_>) {
+/// Adds the default registry of a Cargo that has fetched nothing yet, by the host that it requests.
+fn add_default_registry(search: &mut Search<'_>) {
     // The cheapest command that reads the index, with empty settings and an empty cache.
-    let proxied = |proxy: &str, folder: &Path| {
+    let proxied = |proxy: &str, directory: &Path| {
         let fixed = [
             ("CARGO_NET_RETRY", "0"),
             ("CARGO_NET_OFFLINE", "false"),
             ("CARGO_REGISTRY_DEFAULT", "crates-io"),
         ];
-        let own = [("CARGO_HTTP_PROXY".into(), proxy.into()), ("CARGO_HOME".into(), folder.into())];
+        let own = [("CARGO_HTTP_PROXY".into(), proxy.into()), ("CARGO_HOME".into(), directory.into())];
         own.into_iter().chain(fixed.map(|(name, value)| (name.into(), value.into()))).collect()
     };
-    let Some(place) = query_tool::first_host(search, &["cargo"], &["search", "--limit", "1", "x"], proxied)
-    else {
+    let arguments = ["search", "--limit", "1", "x"];
+    let Some(host) = query_tool::first_requested_host(search, &["cargo"], &arguments, proxied) else {
         return;
     };
-    match url::host(&format!("https://{place}")) {
-        // As in `used`: older Cargos fetch a git repository from a host that serves everything else, too.
-        Place::Host(host) if host.name.starts_with("index.") => {
-            search.entry(host.entry());
-            downloads(search, &host, &[]);
+    match url::parse(&format!("https://{host}")) {
+        // Other hosts are not allowed: older Cargos fetch their index as a git repository from a host such as
+        // github.com, which serves much more than crates.
+        Target::Host(host) if host.name.starts_with("index.") => {
+            search.add_entry(host.entry());
+            add_download_host(search, &host, &[]);
         }
-        _ => search.note("its default registry is not on a host of its own; that host is not allowed"),
+        _ => search.note("guard does not allow its default registry: the host serves other data, too"),
     }
 }
 
-/// Adds the addresses in Cargo's settings. Returns whether they replace the default registry.
-fn read(settings: &toml::Table, file: &Path, addresses: &mut Vec<(String, String)>) -> bool {
+/// Adds the URLs in Cargo's settings. Returns whether the settings replace the default registry.
+fn read_settings(settings: &toml::Table, file: &Path, addresses: &mut Vec<(String, String)>) -> bool {
     let tables = |name: &str| settings.get(name).and_then(toml::Value::as_table).into_iter().flatten();
     let mut add = |entry: Option<&toml::Value>| {
         if let Some(address) = entry.and_then(toml::Value::as_str) {
@@ -92,43 +94,45 @@ fn read(settings: &toml::Table, file: &Path, addresses: &mut Vec<(String, String
     }
     let mut is_replaced = false;
     for (name, source) in tables("source") {
-        let goes_elsewhere = source.get("replace-with").is_some();
-        is_replaced |= name == "crates-io" && goes_elsewhere;
+        let source_is_replaced = source.get("replace-with").is_some();
+        is_replaced |= name == "crates-io" && source_is_replaced;
         // Cargo fetches nothing from a source that is replaced.
-        if !goes_elsewhere {
+        if !source_is_replaced {
             add(source.get("registry"));
         }
     }
     is_replaced
 }
 
-/// Adds the indexes that were fetched before, whatever settings Cargo used.
-fn used(search: &mut Search<'_>, indexes: &[Index]) {
+/// Adds the indexes that Cargo has fetched earlier, with whatever settings.
+fn add_fetched_indexes(search: &mut Search<'_>, indexes: &[Index]) {
     for index in indexes {
-        // Older Cargos use a git repository as index, on a host that serves everything else, too.
-        if index.folder.join(".git").exists() || index.folder.join("HEAD").exists() {
-            search.note(&format!("{} is a git repository; its host is not allowed", index.folder.display()));
-        } else if let Some(host) = Host::named(&index.host) {
-            search.entry(host.entry());
-            downloads(search, &host, indexes);
+        // Older Cargos fetch their index as a git repository from a host such as github.com, which serves much more.
+        if index.directory.join(".git").exists() || index.directory.join("HEAD").exists() {
+            let path = index.directory.display();
+            search.note(&format!("{path} is a git repository; guard does not allow the host it comes from"));
+        } else if let Some(host) = Host::parse(&index.host) {
+            search.add_entry(host.entry());
+            add_download_host(search, &host, indexes);
         }
     }
 }
 
-/// Adds the host of an index's crates: the one in the index's own settings, else the usual one.
-fn downloads(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
+/// Adds the host from which Cargo downloads the crates of an index: the one that the index names, or else `static.NAME`
+/// for an index on `index.NAME`.
+fn add_download_host(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
     let mut is_known = false;
     for index in indexes.iter().filter(|index| index.host == host.name) {
-        let file = index.folder.join("config.json");
+        let file = index.directory.join("config.json");
         let Some(text) = search.text(&file) else { continue };
         let settings: Option<serde_json::Value> = serde_json::from_str(&text).ok();
         match settings.as_ref().and_then(|settings| settings["dl"].as_str()) {
-            Some(address) => is_known |= search.address(address, &file.display().to_string()).is_some(),
-            None => search.note(&format!("{} does not say where crates lie", file.display())),
+            Some(address) => is_known |= search.add_url(address, &file.display().to_string()).is_some(),
+            None => search.note(&format!("{} does not say from where to download crates", file.display())),
         }
     }
     if !is_known && let Some(rest) = host.name.strip_prefix("index.") {
-        search.entry(Host { name: format!("static.{rest}"), port: host.port }.entry());
+        search.add_entry(Host { name: format!("static.{rest}"), port: host.port }.entry());
     }
 }
 
@@ -140,9 +144,9 @@ fn indexes(home: &Path) -> Vec<Index> {
         let (host, hash) = name.rsplit_once('-')?;
         let is_hash = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
         (is_hash && entry.path().is_dir())
-            .then(|| Index { folder: entry.path(), host: host.to_ascii_lowercase() })
+            .then(|| Index { directory: entry.path(), host: host.to_ascii_lowercase() })
     };
     let mut found: Vec<Index> = entries.filter_map(Result::ok).filter_map(index).collect();
-    found.sort_by(|a, b| a.folder.cmp(&b.folder));
+    found.sort_by(|a, b| a.directory.cmp(&b.directory));
     found
 }

@@ -1,4 +1,4 @@
-//! Reads settings of the form `key = value`, as npm and pip write them.
+//! Parses settings of the form `key = value`, as in the settings files of npm and pip.
 
 /// One setting.
 #[derive(Debug, PartialEq, Eq)]
@@ -6,35 +6,35 @@ pub(crate) struct Setting {
     /// The section in lower case; empty before the first section.
     pub(crate) section: String,
     pub(crate) key: String,
-    /// The value with indented continuation lines, one per line.
+    /// The value. Indented continuation lines follow after line feeds.
     pub(crate) value: String,
 }
 
-/// Reads all settings. Skips invalid lines: the tool itself reports those.
-pub(crate) fn read(text: &str) -> Vec<Setting> {
+/// Parses all settings. Skips invalid lines, which the tool itself reports.
+pub(crate) fn parse(text: &str) -> Vec<Setting> {
     let mut settings: Vec<Setting> = Vec::new();
     let mut section = String::new();
-    let mut may_go_on = false;
+    let mut may_continue = false;
     for line in text.trim_start_matches('\u{feff}').lines() {
         let trimmed = line.trim();
         if trimmed.is_empty() || trimmed.starts_with(['#', ';']) {
             continue;
         }
         if line.starts_with([' ', '\t'])
-            && may_go_on
+            && may_continue
             && let Some(last) = settings.last_mut()
         {
             last.value.push('\n');
             last.value.push_str(trimmed);
             continue;
         }
-        may_go_on = false;
+        may_continue = false;
         if let Some(name) = trimmed.strip_prefix('[') {
             section = name.trim_end_matches(']').trim().to_ascii_lowercase();
         } else if let Some((key, value)) = trimmed.split_once('=') {
             let value = unquoted(value.trim()).to_string();
             settings.push(Setting { section: section.clone(), key: key.trim().to_string(), value });
-            may_go_on = true;
+            may_continue = true;
         }
     }
     settings
@@ -50,7 +50,7 @@ mod tests {
     fn settings() {
         let text =
             "a=1\n# x\n; y\n[Global]\r\nb = \"2\"\n  more\n\tmost\nnonsense\n  c = 3\n[d\n@s:r = ' =4'";
-        let read = super::read(text);
+        let read = super::parse(text);
         let all: Vec<_> =
             read.iter().map(|s| (s.section.as_str(), s.key.as_str(), s.value.as_str())).collect();
         let expected =

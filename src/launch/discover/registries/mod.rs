@@ -1,12 +1,12 @@
-//! Finds the hosts from which the user's package tools fetch.
+//! Finds the hosts from which the user's package tools fetch packages.
 //!
-//! So a policy can allow "what cargo needs" without naming hosts: mirrors and proxies differ between users, and the
-//! tools know them. This module reads the tools' settings. It asks a tool without settings for its default: by running
-//! it, or by a fake proxy that records the host the tool requests.
+//! So a policy can allow "what cargo needs" without naming hosts: users have different mirrors, and the tools know
+//! them. This module reads the tools' settings. If a tool has none, guard runs it to learn its default: the tool prints
+//! it, or guard poses as the tool's proxy and reads the host that the tool requests.
 //!
 //! It takes a home and an environment, and returns entries for `[network] allow` and notes. It must never read settings
-//! of the working directory, which an agent may have written. A file that cannot be read gives a note, never an error.
-//! Addresses may hold passwords, so notes name files and never quote them.
+//! in the working directory, which an agent may have written. A file that cannot be read causes a note, never an error.
+//! URLs in settings may hold passwords, so notes name the file and never quote a URL.
 #![forbid(unsafe_code)]
 
 mod apt;
@@ -21,8 +21,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The longest settings file that is read, in bytes.
-const LONGEST: u64 = 1024 * 1024;
+/// The largest settings file that guard reads, in bytes.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// A tool that fetches packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,32 +54,34 @@ impl Tool {
     }
 }
 
-/// Where a tool fetches packages from.
+/// The hosts from which a tool fetches packages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registries {
-    /// Entries for `[network] allow`, such as `host:443`: without duplicates, in the order they were found.
+    /// Entries for `[network] allow`, such as `host:443`, without duplicates.
     pub entries: Vec<String>,
-    /// Notes for users: what could not be found out, and what to write instead.
+    /// Notes for users: what guard could not find out, and what to write into the policy instead.
     pub notes: Vec<String>,
 }
 
-/// Finds the hosts of a tool. May run the tool to ask for its defaults; the answer is kept in the user's cache.
-pub fn of(tool: Tool, home: Option<&Path>, environment: &[(OsString, OsString)]) -> Registries {
-    let folder = std::env::current_dir().ok();
-    of_system(tool, home, environment, Path::new("/etc"), folder.as_deref())
+/// Finds the hosts of a tool. May run the tool to learn its default, which guard then saves in the user's cache
+/// directory.
+pub fn find_registries(tool: Tool, home: Option<&Path>, environment: &[(OsString, OsString)]) -> Registries {
+    let directory = std::env::current_dir().ok();
+    find_registries_with(tool, home, environment, Path::new("/etc"), directory.as_deref())
 }
 
-/// The same with another directory for the machine's settings, and another working directory.
-pub fn of_system(
+/// Like [`find_registries`], with another directory for the machine's settings and another working directory. For
+/// tests.
+pub fn find_registries_with(
     tool: Tool,
     home: Option<&Path>,
     environment: &[(OsString, OsString)],
     etc: &Path,
-    folder: Option<&Path>,
+    directory: Option<&Path>,
 ) -> Registries {
     let home = home.filter(|home| home.is_absolute());
-    let tree = folder.and_then(|folder| tree(folder, home));
-    let mut search = Search { tool, home, environment, etc, tree, found: Registries::default() };
+    let worktree = directory.and_then(|directory| worktree_of(directory, home));
+    let mut search = Search { tool, home, environment, etc, worktree, found: Registries::default() };
     match tool {
         Tool::Cargo => cargo::search(&mut search),
         Tool::Npm => npm::search(&mut search),
@@ -88,18 +90,21 @@ pub fn of_system(
     }
     if search.found.entries.is_empty() {
         let (name, hint) = (tool.name(), "[network] allow = [\"HOST:443\"]");
-        search.note(&format!("no host is known that {name} fetches from; write it into the policy: {hint}"));
+        search.note(&format!(
+            "guard cannot find out from which host {name} fetches packages; write it into the policy: {hint}"
+        ));
     }
     search.found
 }
 
-/// The real path of a directory's working tree, unless that contains the user's home.
-fn tree(folder: &Path, home: Option<&Path>) -> Option<PathBuf> {
-    let folder = folder.canonicalize().ok()?;
-    let tree = folder.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&folder);
+/// The real path of the git worktree that contains a directory, or of the directory itself. `None` if both contain the
+/// user's home.
+fn worktree_of(directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let directory = directory.canonicalize().ok()?;
+    let tree = directory.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&directory);
     let home = home.and_then(|home| home.canonicalize().ok());
-    let holds_home = |tree: &Path| home.as_ref().is_some_and(|home| home.starts_with(tree));
-    [tree, &folder].into_iter().find(|tree| !holds_home(tree)).map(Path::to_path_buf)
+    let contains_home = |tree: &Path| home.as_ref().is_some_and(|home| home.starts_with(tree));
+    [tree, &directory].into_iter().find(|tree| !contains_home(tree)).map(Path::to_path_buf)
 }
 
 /// A search for one tool's hosts.
@@ -108,8 +113,8 @@ struct Search<'a> {
     home: Option<&'a Path>,
     environment: &'a [(OsString, OsString)],
     etc: &'a Path,
-    /// The agents' working tree: nothing in it is read or executed.
-    tree: Option<PathBuf>,
+    /// The worktree in which agents work: guard reads and executes nothing in it.
+    worktree: Option<PathBuf>,
     found: Registries,
 }
 
@@ -120,38 +125,39 @@ impl Search<'_> {
         named.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
-    /// The value of a variable that holds an absolute path.
-    fn folder(&self, name: &str) -> Option<PathBuf> {
+    /// The value of a variable, if it is an absolute path.
+    fn directory(&self, name: &str) -> Option<PathBuf> {
         self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// An XDG base directory: the variable's value, or the default below the home.
-    fn base(&self, variable: &str, usual: &str) -> Option<PathBuf> {
-        self.folder(variable).or_else(|| Some(self.home?.join(usual)))
+    /// A directory that a variable names, or else the default below the home.
+    fn base(&self, variable: &str, default: &str) -> Option<PathBuf> {
+        self.directory(variable).or_else(|| Some(self.home?.join(default)))
     }
 
     /// Whether an agent may have written this path.
-    fn is_agents(&self, path: &Path) -> bool {
+    fn is_agent_writable(&self, path: &Path) -> bool {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        self.tree.as_ref().is_some_and(|tree| real.starts_with(tree))
+        self.worktree.as_ref().is_some_and(|worktree| real.starts_with(worktree))
     }
 
-    /// The text of a settings file. `None` if it does not exist; with a note if it cannot be read.
+    /// The text of a settings file. `None` if it does not exist, or, with a note, if guard may not or cannot read it.
     fn text(&mut self, path: &Path) -> Option<String> {
-        if self.is_agents(path) {
+        if self.is_agent_writable(path) {
             if path.exists() {
-                self.note(&format!("{} is not read: agents may write to it", path.display()));
+                self.note(&format!("{} is not read: an agent may have written it", path.display()));
             }
             return None;
         }
         let read = || {
-            // Opening a pipe would block.
+            // Opening a named pipe would block.
             if !std::fs::metadata(path)?.is_file() {
-                return Err(std::io::Error::other("not a file"));
+                return Err(std::io::Error::other("it is not a file"));
             }
             let mut text = String::new();
-            std::fs::File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
-            if text.len() as u64 > LONGEST { Err(std::io::Error::other("too long")) } else { Ok(text) }
+            std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+            let is_too_long = text.len() as u64 > MAX_FILE_BYTES;
+            if is_too_long { Err(std::io::Error::other("it is too long")) } else { Ok(text) }
         };
         match read() {
             Ok(text) => Some(text),
@@ -163,22 +169,22 @@ impl Search<'_> {
         }
     }
 
-    /// Adds the host of an address and returns it. `from` names the source of the address.
-    fn address(&mut self, address: &str, from: &str) -> Option<url::Host> {
-        match url::host(address) {
-            url::Place::Host(host) => {
-                self.entry(host.entry());
+    /// Adds the host of a URL and returns it. `from` names the file or variable with the URL, for a note.
+    fn add_url(&mut self, address: &str, from: &str) -> Option<url::Host> {
+        match url::parse(address) {
+            url::Target::Host(host) => {
+                self.add_entry(host.entry());
                 Some(host)
             }
-            url::Place::Here => None,
-            url::Place::Unknown => {
-                self.note(&format!("{from} holds an address that is not understood"));
+            url::Target::Local => None,
+            url::Target::Invalid => {
+                self.note(&format!("{from} has a URL that guard cannot parse"));
                 None
             }
         }
     }
 
-    fn entry(&mut self, entry: String) {
+    fn add_entry(&mut self, entry: String) {
         if !self.found.entries.contains(&entry) {
             self.found.entries.push(entry);
         }

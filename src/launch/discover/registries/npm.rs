@@ -1,4 +1,5 @@
-//! Finds npm's registries: `registry` and `@scope:registry` in variables and npmrc files, else the default npm prints.
+//! Finds npm's registries: `registry` and `@scope:registry` in variables and npmrc files, or else the default that npm
+//! prints.
 
 use std::path::{Path, PathBuf};
 
@@ -6,11 +7,11 @@ use super::{Search, ini, query_tool};
 
 pub(crate) fn search(search: &mut Search<'_>) {
     let mut is_known = false;
-    // The first `registry` wins. Every scope may have a registry of its own.
+    // The first `registry` wins. Every scope may have another registry.
     let mut add = |search: &mut Search<'_>, key: &str, value: &str, from: &str| {
         if key.ends_with(":registry") || key == "registry" && !is_known {
             is_known |= key == "registry";
-            search.address(value, from);
+            search.add_url(value, from);
         }
     };
     for (key, value) in search.environment {
@@ -23,13 +24,14 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
     for file in files(search) {
         let Some(text) = search.text(&file) else { continue };
-        for setting in ini::read(&text).iter().filter(|setting| setting.section.is_empty()) {
+        for setting in ini::parse(&text).iter().filter(|setting| setting.section.is_empty()) {
             let value = expanded(search, &setting.value);
             add(search, &setting.key, &value, &file.display().to_string());
         }
     }
-    if !is_known && let Some(answer) = query_tool::ask(search, &["npm"], &["config", "get", "registry"]) {
-        search.address(&answer, "npm's answer");
+    let arguments = ["config", "get", "registry"];
+    if !is_known && let Some(answer) = query_tool::query_output(search, &["npm"], &arguments) {
+        search.add_url(&answer, "the output of `npm config get registry`");
     }
 }
 
@@ -52,10 +54,9 @@ fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     }
     let [user, global, prefix] = named;
     let user = user.or_else(|| Some(search.home?.join(".npmrc")));
-    let prefix = prefix.or_else(|| own_prefix(search, user.as_deref()?)).or_else(|| {
+    let prefix = prefix.or_else(|| npmrc_prefix(search, user.as_deref()?)).or_else(|| {
         let path = search.variable("PATH")?;
-        let node =
-            std::env::split_paths(path).map(|folder| folder.join("node")).find(|node| node.is_file())?;
+        let node = std::env::split_paths(path).map(|path| path.join("node")).find(|node| node.is_file())?;
         Some(node.canonicalize().ok()?.parent()?.parent()?.to_path_buf())
     });
     let global = global.or_else(|| Some(prefix?.join("etc/npmrc")));
@@ -63,9 +64,9 @@ fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
 }
 
 /// The prefix in the user's npmrc.
-fn own_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
+fn npmrc_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
     let text = search.text(user)?;
-    let setting = ini::read(&text).into_iter().find(|setting| setting.key == "prefix")?;
+    let setting = ini::parse(&text).into_iter().find(|setting| setting.key == "prefix")?;
     let value = expanded(search, &setting.value);
     let path = value.strip_prefix("~/").and_then(|rest| Some(search.home?.join(rest)));
     path.or_else(|| Some(PathBuf::from(value))).filter(|path| path.is_absolute())

@@ -1,12 +1,12 @@
-//! Finds pip's index addresses in variables and pip.conf files, else the address built into pip.
+//! Finds pip's index URLs in variables and pip.conf files, or else the default of pip.
 
 use std::path::PathBuf;
 
-use super::url::{self, Host, Place};
+use super::url::{self, Host, Target};
 use super::{Search, ini, query_tool};
 
-/// pip has no command that prints its default index.
-const DEFAULT: &str =
+/// A Python program that prints pip's default index. pip has no command for that.
+const PRINT_DEFAULT: &str =
     "from pip._internal.models.index import PyPI; print(PyPI.url, PyPI.file_storage_domain)";
 
 pub(crate) fn search(search: &mut Search<'_>) {
@@ -19,7 +19,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
     for file in files(search) {
         let Some(text) = search.text(&file) else { continue };
-        for setting in ini::read(&text) {
+        for setting in ini::parse(&text) {
             if ["global", "install", "download", "wheel"].contains(&setting.section.as_str()) {
                 let key = setting.key.trim_start_matches('-').to_ascii_lowercase().replace('_', "-");
                 settings.push((key, setting.value, file.display().to_string()));
@@ -31,14 +31,14 @@ pub(crate) fn search(search: &mut Search<'_>) {
         match key.as_str() {
             "index-url" if !has_index => {
                 has_index = true;
-                search.address(value, from);
+                search.add_url(value, from);
             }
-            "extra-index-url" => value.split_whitespace().for_each(|value| _ = search.address(value, from)),
-            // Usually directories. A value that is no address is ignored.
+            "extra-index-url" => value.split_whitespace().for_each(|value| _ = search.add_url(value, from)),
+            // Usually directories, so values that are not URLs are ignored.
             "find-links" => {
                 for value in value.split_whitespace() {
-                    if let Place::Host(host) = url::host(value) {
-                        search.entry(host.entry());
+                    if let Target::Host(host) = url::parse(value) {
+                        search.add_entry(host.entry());
                     }
                 }
             }
@@ -52,21 +52,22 @@ pub(crate) fn search(search: &mut Search<'_>) {
         return;
     }
     let is_configured = !search.found.entries.is_empty();
-    let Some(answer) = query_tool::ask(search, &["python3", "python"], &["-c", DEFAULT]) else { return };
+    let arguments = ["-c", PRINT_DEFAULT];
+    let Some(answer) = query_tool::query_output(search, &["python3", "python"], &arguments) else { return };
     let mut words = answer.split_whitespace();
-    let (Some(Place::Host(index)), Some(files)) =
-        (words.next().map(url::host), words.next().and_then(Host::named))
+    let (Some(Target::Host(index)), Some(files)) =
+        (words.next().map(url::parse), words.next().and_then(Host::parse))
     else {
-        search.note("its answer about its default is not understood");
+        search.note("guard cannot parse what Python prints as pip's default index");
         return;
     };
     // The default index keeps its files on another host, which must be allowed along with it.
     if !has_index || search.found.entries.contains(&index.entry()) {
-        search.entry(index.entry());
-        search.entry(files.entry());
+        search.add_entry(index.entry());
+        search.add_entry(files.entry());
     }
     if is_configured && has_index {
-        search.note("files that an index keeps on another host have to be allowed in the policy");
+        search.note("if an index keeps its files on another host, allow that host in the policy");
     }
 }
 
@@ -77,14 +78,14 @@ fn files(search: &Search<'_>) -> Vec<PathBuf> {
         return Vec::new();
     }
     let mut files = Vec::from_iter(named.filter(|path| path.is_absolute()));
-    files.extend(search.folder("VIRTUAL_ENV").map(|folder| folder.join("pip.conf")));
-    files.extend(search.base("XDG_CONFIG_HOME", ".config").map(|folder| folder.join("pip/pip.conf")));
+    files.extend(search.directory("VIRTUAL_ENV").map(|directory| directory.join("pip.conf")));
+    files.extend(search.base("XDG_CONFIG_HOME", ".config").map(|base| base.join("pip/pip.conf")));
     files.extend(search.home.map(|home| home.join(".pip/pip.conf")));
     files.push(search.etc.join("pip.conf"));
     match search.variable("XDG_CONFIG_DIRS") {
-        Some(folders) => {
-            let folders = std::env::split_paths(folders).filter(|folder| folder.is_absolute());
-            files.extend(folders.map(|folder| folder.join("pip/pip.conf")));
+        Some(bases) => {
+            let bases = std::env::split_paths(bases).filter(|base| base.is_absolute());
+            files.extend(bases.map(|base| base.join("pip/pip.conf")));
         }
         None => files.push(search.etc.join("xdg/pip/pip.conf")),
     }

@@ -1,8 +1,8 @@
-//! Asks a package tool for its defaults and caches the answer: by what the tool prints, or by the host it requests
-//! first.
+//! Runs a package tool to learn its default host, and caches the answer. Either the tool prints the host, or guard
+//! poses as its proxy and reads the host of the first request.
 //!
 //! This module must never run a program, or let one read a file, that an agent may have written. It must not start a
-//! thread, because guard has only one until the run is started.
+//! thread, because guard must have a single thread until it has started the run.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -23,52 +23,53 @@ use crate::sys::programs::ProgramSearch;
 use crate::transcript::base64;
 
 /// How long a tool may take. npm takes half a second, and more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often to check whether a program that has requested nothing still runs.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// A longer answer is ignored.
-const LONGEST: usize = 4096;
+const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often guard checks whether a program that has requested nothing still runs.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The longest output or request that guard accepts, in bytes.
+const MAX_ANSWER_BYTES: usize = 4096;
 
-/// Runs the first of these programs that is installed, and returns what it prints.
-pub(crate) fn ask(search: &Search<'_>, programs: &[&str], arguments: &[&str]) -> Option<String> {
-    remembered(search, programs, arguments, |program| answer(program, arguments, &environment(search)))
+/// Runs the first of these programs that is installed, and returns its output. Returns a cached output if there is one.
+pub(crate) fn query_output(search: &Search<'_>, programs: &[&str], arguments: &[&str]) -> Option<String> {
+    cached(search, programs, arguments, |program| run_tool(program, arguments, &environment(search)))
 }
 
-/// The `host:port` that a program fetches from first, for a program that does not print it. guard listens as the
-/// program's proxy, reads the host and closes the connection. `proxied` returns the variables that name this proxy, and
-/// gets a directory that the program may write to.
-pub(crate) fn first_host(
+/// The `host:port` of a program's first request, for a program that does not print its default. guard poses as the
+/// program's proxy, reads the host and closes the connection. `proxied` gets the proxy's URL and a directory that the
+/// program may write, and returns the variables to set.
+pub(crate) fn first_requested_host(
     search: &Search<'_>,
     programs: &[&str],
     arguments: &[&str],
     proxied: impl Fn(&str, &Path) -> Vec<(OsString, OsString)>,
 ) -> Option<String> {
-    remembered(search, programs, arguments, |program| {
-        let word = uuid::Uuid::new_v4().simple().to_string();
-        let folder = std::env::temp_dir().join(format!("guard-{word}"));
-        std::fs::DirBuilder::new().mode(0o700).create(&folder).ok()?;
+    cached(search, programs, arguments, |program| {
+        let password = uuid::Uuid::new_v4().simple().to_string();
+        let directory = std::env::temp_dir().join(format!("guard-{password}"));
+        std::fs::DirBuilder::new().mode(0o700).create(&directory).ok()?;
         let listener = TcpListener::bind(("127.0.0.1", 0)).ok();
-        let heard = listener.and_then(|listener| {
+        let host = listener.and_then(|listener| {
             let port = listener.local_addr().ok()?.port();
             let mut environment = environment(search);
-            environment.extend(proxied(&format!("http://guard:{word}@127.0.0.1:{port}"), &folder));
+            environment.extend(proxied(&format!("http://guard:{password}@127.0.0.1:{port}"), &directory));
             let mut child = start(program, arguments, &environment, Stdio::null())?;
-            let heard = heard(&listener, &word, &mut child);
-            end(&child);
+            let host = await_request(&listener, &password, &mut child);
+            kill_group(&child);
             let _ = child.wait();
-            heard
+            host
         });
-        let _ = std::fs::remove_dir_all(&folder);
-        heard
+        let _ = std::fs::remove_dir_all(&directory);
+        host
     })
 }
 
-/// The result of `ask`, or the cached one if the program has not changed.
-fn remembered(
+/// The cached answer of the first of these programs that is installed, if the program has not changed since. Otherwise
+/// calls `query` and caches its result.
+fn cached(
     search: &Search<'_>,
     programs: &[&str],
     arguments: &[&str],
-    ask: impl FnOnce(&Path) -> Option<String>,
+    query: impl FnOnce(&Path) -> Option<String>,
 ) -> Option<String> {
     let program = programs.iter().find_map(|name| installed(search, name))?;
     let real = program.canonicalize().ok()?;
@@ -82,25 +83,26 @@ fn remembered(
         key.update(number.to_le_bytes());
     }
     let key: String = key.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    let kept = search
+    let file = search
         .base("XDG_CACHE_HOME", ".cache")
         .map(|cache| cache.join("guard").join(format!("{}-{key}", search.tool.name())));
-    if let Some(answer) = kept.as_deref().and_then(|kept| std::fs::read_to_string(kept).ok()) {
+    if let Some(answer) = file.as_deref().and_then(|file| std::fs::read_to_string(file).ok()) {
         return Some(answer);
     }
-    let answer = ask(&program)?;
-    if let Some(kept) = kept {
-        keep(&kept, &answer);
+    let answer = query(&program)?;
+    if let Some(file) = file {
+        write_cache(&file, &answer);
     }
     Some(answer)
 }
 
-/// The program that the user's PATH finds, unless an agent may have put it there.
+/// The program that the user's PATH finds. Skips files that an agent may have written.
 fn installed(search: &Search<'_>, name: &str) -> Option<PathBuf> {
     let is_wanted = |file: &Path| {
         let is_listed = std::env::split_paths(search.variable("PATH").unwrap_or_default())
-            .any(|folder| file.parent() == Some(&folder));
-        is_listed && !search.is_agents(file) && file.parent().is_some_and(|folder| !search.is_agents(folder))
+            .any(|directory| file.parent() == Some(&directory));
+        let is_trusted = |path: &Path| !search.is_agent_writable(path);
+        is_listed && is_trusted(file) && file.parent().is_some_and(is_trusted)
     };
     programs(search).find_if(name, is_wanted).ok()
 }
@@ -109,21 +111,22 @@ fn programs(search: &Search<'_>) -> ProgramSearch {
     ProgramSearch::new(search.variable("PATH").unwrap_or_default(), search.home)
 }
 
-/// The user's environment, without variables that could make an interpreter load an agent's files.
+/// The user's environment, without variables and PATH entries that could make the tool load files of an agent or use
+/// another proxy.
 fn environment(search: &Search<'_>) -> Vec<(OsString, OsString)> {
-    let leads_astray = |name: &OsStr| {
+    let is_unsafe = |name: &OsStr| {
         let name = name.as_bytes();
         name == b"PATH"
             || name.to_ascii_lowercase().ends_with(b"_proxy")
             || [&b"NODE_"[..], b"PYTHON"].iter().any(|start| name.starts_with(start))
     };
-    let others = search.environment.iter().filter(|(name, _)| !leads_astray(name)).cloned();
+    let others = search.environment.iter().filter(|(name, _)| !is_unsafe(name)).cloned();
     let path = programs(search).path();
-    let folders = std::env::split_paths(&path).filter(|folder| !search.is_agents(folder));
-    others.chain(std::env::join_paths(folders).ok().map(|path| ("PATH".into(), path))).collect()
+    let trusted = std::env::split_paths(&path).filter(|directory| !search.is_agent_writable(directory));
+    others.chain(std::env::join_paths(trusted).ok().map(|path| ("PATH".into(), path))).collect()
 }
 
-/// Starts a program in a process group of its own.
+/// Starts a program in a new process group.
 fn start(
     program: &Path,
     arguments: &[&str],
@@ -145,50 +148,51 @@ fn start(
 }
 
 /// Kills a program and everything in its process group.
-fn end(child: &Child) {
+fn kill_group(child: &Child) {
     if let Ok(group) = i32::try_from(child.id()).map(nix::unistd::Pid::from_raw) {
         let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
     }
 }
 
-/// What a program prints, if it succeeds within the time limit.
-fn answer(program: &Path, arguments: &[&str], environment: &[(OsString, OsString)]) -> Option<String> {
-    let deadline = Instant::now() + PATIENCE;
+/// The output of a program, if it succeeds within the time limit.
+fn run_tool(program: &Path, arguments: &[&str], environment: &[(OsString, OsString)]) -> Option<String> {
+    let deadline = Instant::now() + TOOL_TIMEOUT;
     let mut child = start(program, arguments, environment, Stdio::piped())?;
-    let printed = printed(&mut child, deadline);
-    if printed.is_none() {
-        end(&child);
+    let output = read_output(&mut child, deadline);
+    if output.is_none() {
+        kill_group(&child);
     }
     let status = child.wait().ok()?;
-    let text = String::from_utf8(printed?).ok()?;
+    let text = String::from_utf8(output?).ok()?;
     status.success().then(|| text.trim().to_string()).filter(|text| !text.is_empty())
 }
 
-/// The host that the program requests from its proxy. Any process on the machine can connect to this port, and the host
-/// becomes a permission. So the proxy requires a password that only the program knows.
-fn heard(listener: &TcpListener, word: &str, child: &mut Child) -> Option<String> {
-    let password = format!("Basic {}", base64(format!("guard:{word}").as_bytes()));
-    let deadline = Instant::now() + PATIENCE;
+/// Waits for the program's first request to guard as its proxy, and returns the requested host. guard will allow that
+/// host, and any process on the machine can connect to the port. So a request counts only with the password, which only
+/// the program knows.
+fn await_request(listener: &TcpListener, password: &str, child: &mut Child) -> Option<String> {
+    let authorization = format!("Basic {}", base64(format!("guard:{password}").as_bytes()));
+    let deadline = Instant::now() + TOOL_TIMEOUT;
     loop {
         let left = deadline.checked_duration_since(Instant::now())?;
         let mut waiting = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-        let patience = PollTimeout::try_from(left.min(LOOK_AGAIN)).ok()?;
+        let timeout = PollTimeout::try_from(left.min(POLL_INTERVAL)).ok()?;
         let is_over = !matches!(child.try_wait(), Ok(None));
-        match poll(&mut waiting, patience) {
+        match poll(&mut waiting, timeout) {
             Ok(0) if is_over => return None,
             Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
             Err(_) => return None,
             Ok(_) => {}
         }
         let Ok((stream, _)) = listener.accept() else { continue };
-        if let Some(host) = asked_for(stream, &password) {
+        if let Some(host) = read_connect_request(stream, &authorization) {
             return Some(host);
         }
     }
 }
 
-/// The host of a CONNECT request with this password.
-fn asked_for(mut stream: TcpStream, password: &str) -> Option<String> {
+/// The host of a CONNECT request with this `Proxy-Authorization` header.
+fn read_connect_request(mut stream: TcpStream, authorization: &str) -> Option<String> {
     // A silent client must not block the program's own connection for long.
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
     let mut request = Vec::new();
@@ -198,23 +202,23 @@ fn asked_for(mut stream: TcpStream, password: &str) -> Option<String> {
             0 => return None,
             length => request.extend_from_slice(&piece[..length]),
         }
-        (request.len() <= LONGEST).then_some(())?;
+        (request.len() <= MAX_ANSWER_BYTES).then_some(())?;
     }
     let text = String::from_utf8(request).ok()?;
     let mut lines = text.lines();
     let host = lines.next()?.strip_prefix("CONNECT ")?.split(' ').next()?;
-    let is_password = |line: &str| {
+    let is_authorized = |line: &str| {
         line.split_once(": ").is_some_and(|(name, value)| {
-            name.eq_ignore_ascii_case("proxy-authorization") && value == password
+            name.eq_ignore_ascii_case("proxy-authorization") && value == authorization
         })
     };
-    lines.any(is_password).then(|| host.to_string())
+    lines.any(is_authorized).then(|| host.to_string())
 }
 
-/// Reads the output to its end, without a thread: guard has only one until the run is started.
-fn printed(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
+/// Reads a program's output to its end and waits for the program to exit. Uses no thread (see the module's header).
+fn read_output(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
     let mut output = child.stdout.take()?;
-    let mut printed = Vec::new();
+    let mut bytes = Vec::new();
     loop {
         let left = deadline.checked_duration_since(Instant::now())?;
         let timeout = PollTimeout::try_from(left).ok()?;
@@ -228,9 +232,9 @@ fn printed(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
         let mut piece = [0; 1024];
         match output.read(&mut piece).ok()? {
             0 => break,
-            length => printed.extend_from_slice(&piece[..length]),
+            length => bytes.extend_from_slice(&piece[..length]),
         }
-        if printed.len() > LONGEST {
+        if bytes.len() > MAX_ANSWER_BYTES {
             return None;
         }
     }
@@ -239,15 +243,15 @@ fn printed(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
         deadline.checked_duration_since(Instant::now())?;
         std::thread::sleep(Duration::from_millis(2));
     }
-    Some(printed)
+    Some(bytes)
 }
 
-/// Caches an answer. If that fails, the tool is asked again next time.
-fn keep(place: &Path, answer: &str) {
-    let Some(folder) = place.parent() else { return };
-    let new = folder.join(format!(".new-{}", std::process::id()));
+/// Writes an answer to the cache. If that fails, guard runs the tool again next time.
+fn write_cache(file: &Path, answer: &str) {
+    let Some(directory) = file.parent() else { return };
+    let new = directory.join(format!(".new-{}", std::process::id()));
     // Renamed into place, because two guard processes may do this at once.
-    let _ = std::fs::create_dir_all(folder)
+    let _ = std::fs::create_dir_all(directory)
         .and_then(|()| std::fs::write(&new, answer))
-        .and_then(|()| std::fs::rename(&new, place));
+        .and_then(|()| std::fs::rename(&new, file));
 }

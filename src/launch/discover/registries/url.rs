@@ -1,13 +1,14 @@
-//! Reads the host and port of an address in a settings file. It must never return a name that a policy would take for a
+//! Parses the host and port of a URL in a settings file. It must never return a name that a policy would read as a
 //! pattern.
 
-/// Where an address leads.
+/// What a URL refers to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Target {
     Host(Host),
     /// A path on this machine.
-    Here,
-    Unknown,
+    Local,
+    /// Not a URL, or one that guard does not understand.
+    Invalid,
 }
 
 /// A host with its port.
@@ -19,56 +20,56 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The host as an entry of a policy.
+    /// The host as an entry of `[network] allow`.
     pub(crate) fn entry(&self) -> String {
         format!("{}:{}", self.name, self.port)
     }
 
-    /// Parses a host name, with an optional port. The default port is that of HTTPS.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        match host(&format!("https://{name}")) {
-            Place::Host(host) => Some(host),
-            Place::Here | Place::Unknown => None,
+    /// Parses a host name with an optional port. The default port is 443.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        match parse(&format!("https://{name}")) {
+            Target::Host(host) => Some(host),
+            Target::Local | Target::Invalid => None,
         }
     }
 }
 
-/// Reads the host of an address such as `sparse+https://user:password@host:port/path`.
-pub(crate) fn host(address: &str) -> Place {
+/// Parses a URL such as `sparse+https://user:password@host:port/path`, or a path.
+pub(crate) fn parse(address: &str) -> Target {
     let address = address.trim();
     let Some((scheme, rest)) = address.split_once(':') else {
         // Tools accept paths as well.
-        return if address.starts_with(['/', '.', '~']) { Place::Here } else { Place::Unknown };
+        return if address.starts_with(['/', '.', '~']) { Target::Local } else { Target::Invalid };
     };
     // In `sparse+https`, `mirror+http` and `git+ssh` the last part is the protocol.
     let port = match scheme.to_ascii_lowercase().rsplit('+').next().unwrap_or_default() {
         "https" => 443,
         "http" => 80,
         "ssh" => 22,
-        "file" | "cdrom" | "copy" => return Place::Here,
-        _ => return Place::Unknown,
+        "file" | "cdrom" | "copy" => return Target::Local,
+        _ => return Target::Invalid,
     };
-    let Some(rest) = rest.strip_prefix("//") else { return Place::Unknown };
+    let Some(rest) = rest.strip_prefix("//") else { return Target::Invalid };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    // Some parsers treat a backslash as a slash, so the host would be ambiguous.
+    // Some tools read a backslash as a slash, so the host would be ambiguous.
     if authority.contains('\\') {
-        return Place::Unknown;
+        return Target::Invalid;
     }
-    let place = authority.rsplit('@').next().unwrap_or_default();
-    let (name, number) = match place.rfind(']') {
-        Some(end) => (&place[..=end], place[end + 1..].strip_prefix(':')),
-        None => place.split_once(':').map_or((place, None), |(name, number)| (name, Some(number))),
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let (name, number) = match host.rfind(']') {
+        Some(end) => (&host[..=end], host[end + 1..].strip_prefix(':')),
+        None => host.split_once(':').map_or((host, None), |(name, number)| (name, Some(number))),
     };
     let port = match number.filter(|number| !number.is_empty()).map(str::parse) {
         None => port,
         Some(Ok(number)) if number > 0 => number,
-        Some(_) => return Place::Unknown,
+        Some(_) => return Target::Invalid,
     };
     let name = name.trim_end_matches('.').to_ascii_lowercase();
-    if is_name(&name) || is_bracketed(&name) { Place::Host(Host { name, port }) } else { Place::Unknown }
+    if is_name(&name) || is_bracketed(&name) { Target::Host(Host { name, port }) } else { Target::Invalid }
 }
 
-/// Accepts letters, digits, hyphens and underscores only: nothing that a policy would take for a pattern.
+/// Accepts only letters, digits, hyphens and underscores in labels: nothing that a policy would read as a pattern.
 fn is_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -84,23 +85,23 @@ fn is_bracketed(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Host, Place, host};
+    use super::{Host, Target, parse};
 
-    fn at(name: &str, port: u16) -> Place {
-        Place::Host(Host { name: name.to_string(), port })
+    fn at(name: &str, port: u16) -> Target {
+        Target::Host(Host { name: name.to_string(), port })
     }
 
     #[test]
     fn addresses() {
-        assert_eq!(host("https://Packages.Example/simple"), at("packages.example", 443));
-        assert_eq!(host(" sparse+https://u:p%40@a.example:8443/i/ "), at("a.example", 8443));
-        assert_eq!(host("http://a.example?x=https://b.example"), at("a.example", 80));
-        assert_eq!(host("https://a.example#@b.example"), at("a.example", 443));
-        assert_eq!(host("ssh://git@a.example/index.git"), at("a.example", 22));
-        assert_eq!(host("https://[::1]:8080/"), at("[::1]", 8080));
-        assert_eq!(host("https://a.example:/"), at("a.example", 443));
+        assert_eq!(parse("https://Packages.Example/simple"), at("packages.example", 443));
+        assert_eq!(parse(" sparse+https://u:p%40@a.example:8443/i/ "), at("a.example", 8443));
+        assert_eq!(parse("http://a.example?x=https://b.example"), at("a.example", 80));
+        assert_eq!(parse("https://a.example#@b.example"), at("a.example", 443));
+        assert_eq!(parse("ssh://git@a.example/index.git"), at("a.example", 22));
+        assert_eq!(parse("https://[::1]:8080/"), at("[::1]", 8080));
+        assert_eq!(parse("https://a.example:/"), at("a.example", 443));
         for here in ["file:///srv/mirror", "/opt/wheels", "./wheels", "cdrom:[x]/"] {
-            assert_eq!(host(here), Place::Here, "{here}");
+            assert_eq!(parse(here), Target::Local, "{here}");
         }
         for bad in [
             "",
@@ -116,7 +117,7 @@ mod tests {
             "https://[x]/",
             "https://a.example\\@b",
         ] {
-            assert_eq!(host(bad), Place::Unknown, "{bad}");
+            assert_eq!(parse(bad), Target::Invalid, "{bad}");
         }
     }
 }
