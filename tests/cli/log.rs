@@ -159,7 +159,7 @@ fn a_changed_transcript_is_told_by_line_and_exit_code() {
     std::fs::write(&path, file.replace("cc -c main.c", "cc -c evil.c")).unwrap();
     let output = run(&state, &["verify", "aaaa"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output).starts_with("broken at line 3: it does not follow"), "{}", text(&output));
+    assert!(text(&output).starts_with("broken at line 3: the hash chain is broken"), "{}", text(&output));
     let output = run(&state, &["verify", "aaaa", "--json"]);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(

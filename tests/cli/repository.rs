@@ -173,7 +173,7 @@ fn what_cannot_be_done_is_said_before_anything_is_made() {
     }
     assert_eq!(project.git(&project.folder, &["worktree", "list"]), before);
     let elsewhere = project.result(&project.scratch.0, &["--name", "x", "--", "true"]);
-    assert!(elsewhere["error"].as_str().unwrap().contains("no git repository"), "{elsewhere:#}");
+    assert!(elsewhere["error"].as_str().unwrap().contains("not in a git repository"), "{elsewhere:#}");
     let dry = text(&project.run(&project.folder, &["--dry-run", "--name", "dry", "--", "true"]));
     assert!(dry.contains("task/dry") && dry.contains("project-dry"), "{dry}");
     assert_eq!(project.git(&project.folder, &["worktree", "list"]), before);

@@ -170,7 +170,16 @@ impl Receivers {
 
     /// One more, at a port of UDP.
     pub(crate) fn at_udp(&self, port: u16) {
-        udp(UdpSocket::bind(("127.0.0.1", port)).unwrap(), &self.kept);
+        // For a moment another program can have this port for something of its own.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let socket = loop {
+            match UdpSocket::bind(("127.0.0.1", port)) {
+                Ok(socket) => break socket,
+                Err(error) => assert!(Instant::now() < deadline, "UDP port {port}: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        udp(socket, &self.kept);
     }
 
     /// The ways of which something has arrived: what stands between `way-` and `-end`.

@@ -369,7 +369,7 @@ fn the_companys_proxy_does_not_see_the_token() {
         super::environment(&[("GITHUB_API_URL", api), ("https_proxy", &proxy.url("")), ("GH_TOKEN", SECRET)]);
     let remote = guard::forge::Remote::parse("origin", url, url, variables).unwrap();
     let found = protection(&remote, Some(&token(&remote)), "main");
-    assert!(why(&found).contains("the proxy") && why(&found).contains("403"), "{found:?}");
+    assert!(why(&found).contains("the upstream proxy") && why(&found).contains("403"), "{found:?}");
     let asked = proxy.requests();
     assert!(!asked.is_empty());
     for request in asked {

@@ -249,7 +249,7 @@ fn what_killed_runs_leave_is_swept_and_nothing_else() {
         assert!(prune("--dry-run").contains(&format!("{left}, left by {id}")), "{}", world.name());
         assert_eq!(temporary(world), [left]);
         let said = prune("");
-        assert!(said.contains(&format!("left by {id}")) && said.contains("1 not finished"), "{said}");
+        assert!(said.contains(&format!("left by {id}")) && said.contains("1 unfinished"), "{said}");
         assert_eq!(temporary(world), Vec::<String>::new());
         assert!(precious.join("file").exists() && transcript.exists(), "{}", world.name());
         // One that never began, one that is just beginning, and one that somebody has put something into.

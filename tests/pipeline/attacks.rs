@@ -183,7 +183,7 @@ fn pipes_and_other_places() {
     yard.world.outside("cd repository && echo x > docs && git add docs && git commit -qm docs");
     let ran = yard.task(&["--name", "x", "Do it."]);
     assert_eq!(ran.code, 2, "{}", shown(&ran));
-    assert!(ran.error.contains("`docs` is no directory"), "{}", ran.error);
+    assert!(ran.error.contains("`docs` is not a directory"), "{}", ran.error);
     assert_eq!(yard.git("for-each-ref refs/heads/task/"), "");
 }
 
