@@ -102,7 +102,7 @@ fn what_cannot_be_a_request_is_told() {
         (b"{\"prompt\": \"x\"", "the text is not valid JSON"),
         (b"[{\"prompt\": \"x\"}]", "expected a JSON object, found an array"),
         (b"{\"prompt\": \"\xff\xfe\"}", "it is not UTF-8"),
-        (large.as_bytes(), "it has more than 16 MiB"),
+        (large.as_bytes(), "it is larger than 16 MiB"),
         (unknown.as_bytes(), "unknown field `promt`; did you mean `prompt`?"),
         (b"{\"prompt\": \"x\"}", "missing field `cd`"),
     ];

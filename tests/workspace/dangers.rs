@@ -510,7 +510,7 @@ fn very_many_of_a_kind_are_counted() {
     }
     let found = left.inspect();
     assert_eq!(found.iter().filter(|one| one.kind == DangerKind::Link).count(), 50);
-    expect(&found, DangerKind::Unseen, "", "30 more of the kind link");
+    expect(&found, DangerKind::Unseen, "", "30 more findings of the kind link");
 }
 
 #[test]
