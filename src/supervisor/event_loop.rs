@@ -47,6 +47,8 @@ pub enum Choice {
     Once,
     /// Allow every exec that the same rule asks about, for the rest of the run.
     Always,
+    /// Like `Always`, and save a rule that allows it in the user's policy when the run has ended.
+    Save,
     /// Deny.
     Deny,
 }
@@ -127,9 +129,16 @@ pub struct Handle {
     counts: Receiver<Counts>,
     ending: Arc<AtomicBool>,
     wake: Arc<EventFd>,
+    panicked: Arc<AtomicBool>,
 }
 
 impl Handle {
+    /// Whether the thread has panicked. The kernel then refuses every call that the supervisor would have judged, but the
+    /// run must still be ended: nothing records it any more.
+    pub fn has_panicked(&self) -> bool {
+        self.panicked.load(Ordering::Acquire)
+    }
+
     /// Stops the thread, unless it has already ended because no process of the run is left. When this returns,
     /// everything is recorded; the thread may still be freeing resources.
     pub fn finish(self) -> Counts {
@@ -150,7 +159,10 @@ pub fn supervise(
     let ending = Arc::new(AtomicBool::new(false));
     let (thread_wake, thread_ending) = (wake.clone(), ending.clone());
     let (counts_sender, counts) = channel();
+    let panicked = Arc::new(AtomicBool::new(false));
+    let panic_flag = SetOnPanic(panicked.clone());
     let work = move || {
+        let _panic_flag = panic_flag;
         let Some(mut supervisor) = Supervisor::new(config, listener, thread_wake, thread_ending) else {
             return;
         };
@@ -160,7 +172,18 @@ pub fn supervise(
         let _ = counts_sender.send(supervisor.counts);
     };
     std::thread::Builder::new().name("supervisor".to_string()).spawn(work)?;
-    Ok(Handle { counts, ending, wake })
+    Ok(Handle { counts, ending, wake, panicked })
+}
+
+/// Sets its flag if it is dropped by a panic.
+struct SetOnPanic(Arc<AtomicBool>);
+
+impl Drop for SetOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Release);
+        }
+    }
 }
 
 /// A result from a thread that did blocking work.

@@ -20,10 +20,12 @@ fn request(request: libc::c_uint, pid: i32, data: usize) -> io::Result<()> {
     check(unsafe { libc::ptrace(request as _, pid, 0usize, data) }).map(drop)
 }
 
-/// Traces a thread that is about to exec. A successful exec is reported as [`Change::Exec`]. The thread also stops when
-/// it returns from the call, so that a failed exec is reported as [`Change::Stop`].
+/// Traces a thread without stopping it, so that a successful exec is reported. Also interrupts it at the next
+/// opportunity, so that a failed exec is reported too. If the tracing thread ends first, the kernel kills the traced
+/// process: nothing may run on that was not verified.
 pub fn watch_exec(tid: i32) -> io::Result<()> {
-    request(libc::PTRACE_SEIZE, tid, libc::PTRACE_O_TRACEEXEC as usize)?;
+    let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
+    request(libc::PTRACE_SEIZE, tid, options as usize)?;
     request(libc::PTRACE_INTERRUPT, tid, 0)
 }
 
@@ -94,4 +96,21 @@ pub fn next_change(only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     }
     let signal = if event == libc::PTRACE_EVENT_STOP { 0 } else { libc::WSTOPSIG(status) };
     Ok(Some((pid, Change::Stop(signal))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_process_dies_with_the_thread_that_watches_its_exec() {
+        let spawned = std::process::Command::new("sleep").arg("60").spawn();
+        let mut child = spawned.unwrap_or_else(|error| panic!("{error}"));
+        let tid = child.id() as i32;
+        let watched = std::thread::spawn(move || watch_exec(tid)).join();
+        assert!(matches!(watched, Ok(Ok(()))), "{watched:?}");
+        let ended = child.wait().map(|status| status.signal());
+        assert_eq!(ended.ok(), Some(Some(libc::SIGKILL)));
+    }
 }

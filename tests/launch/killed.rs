@@ -169,6 +169,25 @@ fn the_first_process_is_killed() {
     });
 }
 
+/// The supervisor's thread ends by a panic while guard itself lives on: the run is ended, and the result says so.
+#[test]
+fn a_supervisor_that_panics_ends_its_run() {
+    in_every_world_at_once(|world| {
+        let mark = mark();
+        let program = "/usr/bin/id";
+        let script = format!("{program}; while :; do sleep 0.1; done");
+        let mut command = world.guard(&["--json", "--env", &mark], &["bash", "-c", &script]);
+        command.env("GUARD_TEST_PANIC_AT", program);
+        let ran = world.finish(command, b"");
+        nothing_left(&mark, Duration::ZERO);
+        assert_eq!((ran.code, ran.kind()), (125, "internal"), "{}: {:#}", world.name(), ran.result);
+        let error = ran.result["error"].as_str().unwrap_or_default();
+        assert!(error.contains("supervisor failed"), "{}: {ran:?}", world.name());
+        assert!(ran.took < Duration::from_secs(20), "{}: {:?}", world.name(), ran.took);
+        tidy(world);
+    });
+}
+
 /// Both at once, as `killall -9 guard` does.
 #[test]
 fn both_are_killed() {

@@ -76,6 +76,8 @@ pub(crate) enum StopReason {
     Budget,
     /// The kernel killed a process because the memory limit was reached.
     Memory,
+    /// The supervisor's thread has panicked.
+    Supervisor,
 }
 
 /// How a run ended.
@@ -184,7 +186,7 @@ pub(crate) fn run_to_end(
         Ok((enforcement, supervisor)) => {
             // The agent's program runs, so the transcript's thread can no longer delay the launch.
             running.writer.write_now();
-            let mut end = running.wait();
+            let mut end = running.wait(&supervisor);
             // Code 137 counts, too: a shell exits with it when the kernel has killed its child.
             let was_killed = !matches!(end.ended, Some(Ended::Code(code)) if code != 137);
             if end.stop_reason.is_none() && was_killed && group.ran_out_of_memory() {
@@ -418,7 +420,7 @@ impl Running {
     }
 
     /// Waits until the agent ends, a limit is reached or a signal arrives.
-    fn wait(&mut self) -> RunEnd {
+    fn wait(&mut self, supervisor: &supervisor::Handle) -> RunEnd {
         let signals = SignalWaiter::new(&awaited_signals()).ok();
         let mut end = RunEnd::default();
         let mut kill_at: Option<Instant> = None;
@@ -453,11 +455,15 @@ impl Running {
             if end.stop_reason.is_some() {
                 continue;
             }
-            end.stop_reason = self.limit_reached(&mut clock);
+            end.stop_reason = if supervisor.has_panicked() {
+                Some(StopReason::Supervisor)
+            } else {
+                self.limit_reached(&mut clock)
+            };
             match end.stop_reason {
                 None => {}
                 // Nothing may run unrecorded.
-                Some(StopReason::Transcript | StopReason::Record) => break,
+                Some(StopReason::Transcript | StopReason::Record | StopReason::Supervisor) => break,
                 Some(reason) => {
                     kill_at = Some(self.ask_to_end(
                         Signal::SIGTERM,

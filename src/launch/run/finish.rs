@@ -231,7 +231,7 @@ impl StopReason {
             Self::Idle => ErrorKind::IdleTimeout,
             Self::Total => ErrorKind::Timeout,
             Self::Signal(_) => ErrorKind::Cancelled,
-            Self::Transcript => ErrorKind::Internal,
+            Self::Transcript | Self::Supervisor => ErrorKind::Internal,
             Self::Record => ErrorKind::RecordFull,
             Self::Budget => ErrorKind::BudgetExhausted,
             Self::Memory => ErrorKind::MemoryExhausted,
@@ -254,6 +254,7 @@ impl StopReason {
                 )
             }
             Self::Signal(signal) => format!("cancelled by {signal}"),
+            Self::Supervisor => "guard's supervisor failed, so guard ended the run; please report it".to_string(),
             Self::Budget => "the budget for model requests is used up; `--max-tokens`, `--max-requests`, `--max-cost` and \
                              the policy's [budget] set it"
                 .to_string(),
