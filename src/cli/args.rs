@@ -65,6 +65,18 @@ pub(crate) enum Command {
     /// Show what happened in a run
     #[command(after_help = LOG_EXAMPLES)]
     Log(Log),
+    /// Explain a decision: the rule and where it is, the layer that enforces it, and what would allow it
+    #[command(after_help = WHY_EXAMPLES)]
+    Why(Why),
+    /// Allow what a run was refused, by a rule in your policy or the project's
+    #[command(after_help = ALLOW_EXAMPLES)]
+    Allow(Allow),
+    /// Set up a repository: detect its languages and agents, and write its .guard/config.toml
+    #[command(after_help = INIT_EXAMPLES)]
+    Init(Init),
+    /// Show the defaults of runs here and where they come from; confirm what a project asks for
+    #[command(subcommand, after_help = CONFIG_EXAMPLES)]
+    Config(ConfigAction),
     /// Play back what a run printed, with its original timing
     #[command(after_help = REPLAY_EXAMPLES)]
     Replay(Replay),
@@ -209,11 +221,11 @@ Examples:
 Exit codes: the exit code of the command (128 plus the signal number if a signal ended it); 124 a time limit or budget was reached,
 125 guard itself failed or the sandbox is unavailable, 126 the policy denies the command, 127 the command was not found.";
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Run {
-    /// The policy: a name (see `guard policy list`) or a path
-    #[arg(long, short, default_value = "strict")]
-    pub(crate) policy: String,
+    /// The policy: a name (see `guard policy list`) or a path [default: the project's, yours, or strict]
+    #[arg(long, short)]
+    pub(crate) policy: Option<String>,
     /// The directory the command works in and may write to [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
@@ -287,6 +299,10 @@ pub(crate) struct Run {
     /// Allow the command to write this file or directory too; repeatable
     #[arg(long, value_name = "PATH")]
     pub(crate) write: Vec<PathBuf>,
+    /// A command that this run may use although the policy denies it: `'git rebase'`. Only the rules that deny exactly this
+    /// command are lifted, and only for it
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) allow: Vec<String>,
     /// Allow connections to this host too: `example.org`, `*.example.org:443`, `GET example.org/path`; repeatable
     #[arg(long, value_name = "HOST")]
     pub(crate) allow_host: Vec<String>,
@@ -375,6 +391,115 @@ impl From<NamespaceChoice> for crate::policy::Namespaces {
     }
 }
 
+const WHY_EXAMPLES: &str = "\
+Examples:
+  guard why                                    # every refusal of the newest run
+  guard why 0197f0a0 17                        # one event; `guard log --denied` shows the numbers
+  guard why -- git rebase main
+  guard why --path ~/.ssh/config
+  guard why --path /srv/data --write
+  guard why --host registry.example:443
+
+Exit codes: 0 allowed or explained, 1 denied, 3 a person would be asked, 2 bad usage.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Why {
+    /// The run: an id, a unique beginning or end of one, or `@` for the newest [default: the newest]
+    #[arg(value_name = "RUN", conflicts_with_all = ["path", "host", "command"])]
+    pub(crate) run: Option<String>,
+    /// The number of the event [default: every refusal]
+    #[arg(value_name = "EVENT", requires = "run")]
+    pub(crate) event: Option<u64>,
+    /// A file or directory: may a run here read it?
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "command"])]
+    pub(crate) path: Option<PathBuf>,
+    /// With --path: may it write there?
+    #[arg(long, requires = "path")]
+    pub(crate) write: bool,
+    /// A host, with or without a port: may a run reach it?
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with = "command")]
+    pub(crate) host: Option<String>,
+    /// The policy, for --path, --host and a command: a name or a path [default: the project's, yours, or strict]
+    #[arg(long, short)]
+    pub(crate) policy: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// A command and its arguments: may a run start it?
+    #[arg(value_name = "COMMAND", last = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+const INIT_EXAMPLES: &str = "\
+Examples:
+  guard init                # writes .guard/config.toml; never overwrites one
+  guard init --dry-run      # prints it only";
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// Print the configuration, and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+const CONFIG_EXAMPLES: &str = "\
+Examples:
+  guard config show --origin
+  guard config trust        # confirm what this project's .guard/config.toml asks for, once for its content";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigAction {
+    /// Show the defaults of runs in the current directory
+    #[command(
+        after_help = "Examples:\n  guard config show --origin\n  guard config show --json | jq -r .policy.value"
+    )]
+    Show {
+        /// Also show where each value comes from
+        #[arg(long)]
+        origin: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Confirm what the project's configuration asks for beyond what you allow
+    #[command(after_help = "Example:\n  guard config trust")]
+    Trust,
+}
+
+const ALLOW_EXAMPLES: &str = "\
+Examples:
+  guard allow @                     # the only thing the newest run was refused
+  guard allow @ 17 --project        # for everybody who works on this repository
+  guard allow 0197f0a0 17 --user    # for all your runs with the same policy
+  guard allow @ 17 --dry-run        # show the change only
+
+guard shows the change before it writes it, and asks on a terminal. --project writes .guard/policy.toml in this repository; it
+takes effect when it is committed. --user writes a policy of the same name below ~/.config/guard/policies, which extends the
+one that the run used.
+Exit codes: 0 written, 1 not confirmed, or nothing can allow it, 2 bad usage.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Allow {
+    /// The run: an id, a unique beginning or end of one, or `@` for the newest
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// The number of the refusal; `guard why RUN` lists them [default: the only one]
+    #[arg(value_name = "EVENT")]
+    pub(crate) event: Option<u64>,
+    /// Write to the project's policy, .guard/policy.toml [default in a repository]
+    #[arg(long, conflicts_with = "user")]
+    pub(crate) project: bool,
+    /// Write to your own policy, below ~/.config/guard/policies [default elsewhere]
+    #[arg(long)]
+    pub(crate) user: bool,
+    /// Show the change, and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Write without asking
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
 const CHECK_EXAMPLES: &str = "\
 Examples:
   guard check -- git checkout main
@@ -387,9 +512,9 @@ Exit codes: 0 allowed, 1 denied, 3 the policy would ask the user, 2 bad usage or
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// The policy: a name (see `guard policy list`) or a path
-    #[arg(long, short, default_value = "strict")]
-    pub(crate) policy: String,
+    /// The policy: a name (see `guard policy list`) or a path [default: the project's, yours, or strict]
+    #[arg(long, short)]
+    pub(crate) policy: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

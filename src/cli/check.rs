@@ -12,14 +12,14 @@ use super::exit_code::Exit;
 use super::output_schemas::VerdictJson;
 use super::{Failure, stdout_colour};
 use crate::command::{Context, Cwd, Request};
-use crate::decide::{self, Decision, Verdict, judge};
-use crate::policy::{Action, Policy, PolicyDirs};
+use crate::decide::{Decision, Verdict, judge};
+use crate::policy::{Action, Policy};
 
 /// A longer line of `--stdin` is rejected without being read into memory.
 const LONGEST_LINE: usize = 8 << 20;
 
 pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let policy = decide::load(&args.policy, &PolicyDirs::from_environment(), false)?;
+    let policy = super::run::policy_here(args.policy.as_deref())?;
     if let Some(target) = &args.connect {
         return super::check_connect::run(target, &policy, args.json, out);
     }
@@ -144,6 +144,9 @@ fn explain(verdict: &Verdict, policy: &Policy, out: &mut dyn Write) -> io::Resul
     writeln!(out, "  reason:  {}", cause.reason)?;
     if !cause.instead.is_empty() && verdict.action() != Action::Allow {
         writeln!(out, "  instead: {}", cause.instead)?;
+    }
+    if let Some(options) = &verdict.allow_with {
+        writeln!(out, "  allow:   guard run {options}")?;
     }
     if let Decision::Allow(conditions) = &verdict.decision {
         for (part, why) in &conditions.deferred {

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::exit_code::Exit;
 use super::policy::print_json;
 use super::{Failure, stdout_colour};
-use crate::decide::NetworkRefusal;
+use crate::decide::{NetworkRefusal, host_option};
 use crate::policy::{self, Host, HostAccess, Policy};
 
 /// `guard check --connect --json`.
@@ -27,6 +27,9 @@ pub(super) struct ConnectJson<'a> {
     reason: String,
     /// What to do instead; empty if there is no advice.
     instead: String,
+    /// The option of `guard run` that would allow it; absent if it is allowed, or if no option can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow_with: Option<String>,
     /// Whether the connection may carry a protocol other than TLS.
     raw: bool,
     /// The name of the policy.
@@ -53,6 +56,7 @@ pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write
             rule: allowed.entry.to_string(),
             reason: allowed.why.clone(),
             instead: String::new(),
+            allow_with: None,
             raw: allowed.entry.is_raw(),
             host: host.to_string(),
             port,
@@ -63,6 +67,7 @@ pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write
             rule: rule.to_string(),
             reason,
             instead,
+            allow_with: host_option(rule, &host.to_string(), port),
             raw: false,
             host: host.to_string(),
             port,
@@ -80,6 +85,9 @@ pub(super) fn run(target: &str, policy: &Policy, json: bool, out: &mut dyn Write
         writeln!(out, "  reason:  {}", answer.reason)?;
         if !answer.instead.is_empty() {
             writeln!(out, "  instead: {}", answer.instead)?;
+        }
+        if let Some(option) = &answer.allow_with {
+            writeln!(out, "  allow:   guard run {option}")?;
         }
         for note in notes {
             writeln!(out, "  note:    {note}")?;

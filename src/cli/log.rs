@@ -134,12 +134,19 @@ impl Printer<'_> {
         }
         let offset = self.offset(event);
         let Some((stream, bytes)) = event.output() else {
-            return writeln!(
-                out,
-                "{offset}  {:<16} {}",
-                self.shown(&event.event_type),
-                self.shown(&event.message)
-            );
+            writeln!(out, "{offset}  {:<16} {}", self.shown(&event.event_type), self.shown(&event.message))?;
+            let options = event.data.get("allow_with").and_then(serde_json::Value::as_str);
+            if let Some(options) = options.filter(|_| self.args.denied) {
+                let (seq, id) = (event.seq, &event.run_id);
+                writeln!(
+                    out,
+                    "{:>10}  event {seq}: guard run {} (always: guard allow {} {seq})",
+                    "",
+                    self.shown(options),
+                    self.shown(id)
+                )?;
+            }
+            return Ok(());
         };
         let name = match stream {
             Stream::Stdout => "out",

@@ -4,10 +4,13 @@
 //! notes and errors to standard error.
 
 mod agent_run;
+mod allow;
 mod args;
 mod audit;
 mod check;
 mod check_connect;
+mod config;
+mod defaults;
 mod demo;
 mod doctor;
 mod exec;
@@ -27,6 +30,7 @@ mod task_args;
 mod task_progress;
 mod terminal_filter;
 mod verify;
+mod why;
 mod workflow;
 mod worktree;
 
@@ -78,6 +82,10 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::DemoAgent { arguments } => demo::agent(&arguments),
         args::Command::Doctor { json } => doctor::run(json, &mut out),
         args::Command::Log(log) => log::run(&log, &mut out),
+        args::Command::Init(arguments) => config::init(&arguments, &mut out),
+        args::Command::Config(action) => config::config(&action, &mut out),
+        args::Command::Why(why) => why::run(&why, &mut out),
+        args::Command::Allow(allow) => allow::run(&allow, &mut out),
         args::Command::Replay(replay) => replay::run(&replay, &mut out),
         args::Command::Verify(verify) => verify::run(&verify, &mut out),
         args::Command::Runs(runs) => runs::run(&runs, &mut out),

@@ -30,6 +30,9 @@ pub struct VerdictJson<'a> {
     reason: &'a str,
     /// What to do instead; empty if there is no advice.
     instead: &'a str,
+    /// The options of `guard run` that would allow it; absent if it is allowed, or if no option can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow_with: Option<&'a str>,
     /// Where the rule is written; null for rules built into guard.
     source: Option<SourceJson<'a>>,
     /// The part of the command that caused the decision.
@@ -122,6 +125,7 @@ impl<'a> VerdictJson<'a> {
             rule: &verdict.cause.rule,
             reason: &verdict.cause.reason,
             instead: &verdict.cause.instead,
+            allow_with: verdict.allow_with.as_deref(),
             source: verdict.cause.source.as_ref().map(source),
             part: verdict.part.as_deref(),
             policy,

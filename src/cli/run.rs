@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::agent_run::{self, AgentOutput};
 use super::args;
+use super::defaults::Defaults;
 use super::exit_code::Exit;
 use super::run_workspace::{OpenedWorkspace, WorkspaceProblem, WorkspaceRequest};
 use super::{Failure, note};
@@ -17,7 +18,7 @@ use crate::launch::{
     self, Finished, HomeState, Keys, Launch, LaunchError, LaunchPlan, Options, RunRequest, Streams,
 };
 use crate::outcome::{Denial, ErrorDetail, ErrorKind, HostTraffic, RunResult, TranscriptPlace, duration};
-use crate::policy::{Budget, Config, Policy, PolicyDirs, Severity};
+use crate::policy::{Budget, Config, Policy, Severity};
 use crate::terminal_text;
 use crate::transcript::{EventType, Line, Observer, runs_dir};
 
@@ -26,7 +27,8 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     let form = Form::from_args(arguments);
     // First, so that no copy of the environment contains a key.
     let (config, keys) = configuration()?;
-    let policy = crate::decide::load(&arguments.policy, &PolicyDirs::from_environment(), false)?;
+    let (arguments, policy) = with_defaults(arguments, &config)?;
+    let arguments = &arguments;
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
@@ -111,9 +113,70 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     };
     let not_started = result_before_start(&planned.plan);
     match launch.run(planned, streams, observer(form)) {
-        Ok(finished) => report(&finished, form, arguments.quiet, out),
+        Ok(finished) => {
+            let exit = report(&finished, form, arguments.quiet, out)?;
+            if has_terminal {
+                super::allow::save_answered(&finished.result);
+            }
+            Ok(exit)
+        }
         Err(failure) => report_launch_failure(not_started, &failure, form, out),
     }
+}
+
+/// Completes the arguments by the defaults of the project and the user, and loads the policy.
+fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, Policy), Failure> {
+    let directory = match &arguments.dir {
+        Some(directory) => directory.clone(),
+        None => std::env::current_dir().unwrap_or_default(),
+    };
+    let defaults =
+        Defaults::find(&directory, arguments.base.as_deref(), arguments.policy.as_deref(), config)?;
+    defaults.confirm()?;
+    let mut arguments = arguments.clone();
+    defaults.complete(&mut arguments);
+    let prefix = defaults.branch_prefix().map(str::to_string);
+    let mut policy = super::allow::allow_for_one_run(defaults.policy, &arguments.allow)?;
+    if let Some(prefix) = prefix {
+        if !crate::policy::is_branch_prefix(&prefix) {
+            return Err(Failure::usage(
+                format!("branch_prefix = {prefix:?} is not the beginning of a branch name"),
+                "such as \"task/\"; `guard config show --origin` says where it is",
+            ));
+        }
+        policy.git.branch_prefix = prefix;
+    }
+    Ok((arguments, policy))
+}
+
+/// The plan of a run of `/bin/true` in the current directory, for questions about its rights.
+pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
+    let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
+    let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
+        return Err(Failure::usage("the run cannot be planned", "`guard run --dry-run -- true` says why"));
+    };
+    arguments.policy = policy.map(str::to_string);
+    let (config, keys) = configuration()?;
+    let (arguments, policy) = with_defaults(&arguments, &config)?;
+    let mut request = request(&arguments, policy, config, &keys, None)?;
+    let run_id = run_id();
+    let planned = workspace_request(&arguments, &request, &run_id).planned();
+    if let Some((checkout, folder)) =
+        planned.map_err(|problem| Failure::usage(problem.message, problem.hint))?
+    {
+        request.folder = folder;
+        request.checkout = Some(checkout);
+    }
+    launch::plan(&request, run_id).map_err(|error| {
+        Failure::usage(error.to_string(), "`guard run --dry-run -- COMMAND` shows what a run would be")
+    })
+}
+
+/// The policy for questions: the one that is named, or what runs in the current directory would use.
+pub(super) fn policy_here(named: Option<&str>) -> Result<Policy, Failure> {
+    let (config, _) = configuration()?;
+    let directory = std::env::current_dir().unwrap_or_default();
+    Ok(Defaults::find(&directory, None, named, &config)?.policy)
 }
 
 fn workspace_request<'a>(
@@ -658,6 +721,9 @@ fn summary(result: &RunResult) -> Vec<String> {
     for denial in result.denials.iter().take(MOST_SHOWN) {
         let times = if denial.count > 1 { format!(" ({} times)", denial.count) } else { String::new() };
         lines.push(format!("  refused: {}{times}", terminal_text::replace(&refusal(denial))));
+        if let Some(options) = &denial.allow_with {
+            lines.push(format!("    to allow it: guard run {}", terminal_text::replace(options)));
+        }
     }
     if result.denials.len() > MOST_SHOWN {
         lines.push(format!(

@@ -34,6 +34,7 @@ pub fn load_text(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyErro
     let (policy, mut problems) = load_with_problems(source, dirs)?;
     if let Some(policy) = &policy {
         problems.extend(check_examples(policy).into_iter().map(|failure| failure.diagnostic));
+        problems.extend(rules_without_effect(policy));
         // Extended files have examples too. Each is checked against the policy that ends with that file.
         for parent in policy.sources[..policy.own_source()].iter().filter(|source| !source.built_in) {
             if let (Some(parent), _) = load_with_problems(parent.clone(), dirs)? {
@@ -67,6 +68,55 @@ pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
         }
     }
     failures
+}
+
+/// Warnings for `allow` rules of the policy's own text that allow nothing, because a rule of the extended policy still
+/// denies what they match.
+fn rules_without_effect(policy: &Policy) -> Vec<Diagnostic> {
+    let own = policy.own_source();
+    let is_own = |rule: &&Rule| rule.place.source == own && own > 0 && rule.action == Action::Allow;
+    let mut warnings = Vec::new();
+    for rule in policy.rules.iter().filter(is_own) {
+        let Some(command) = simplest_command(rule) else { continue };
+        let (verdict, analysis) =
+            judge(policy, &Request::Shell(command.clone().into_bytes()), &example_context());
+        let is_matched =
+            analysis.intents.iter().any(|intent| super::matching::matches(&rule.when, rule.action, intent));
+        if verdict.action() == Action::Allow || !is_matched || verdict.cause.rule == rule.id {
+            continue;
+        }
+        let by = &verdict.cause.rule;
+        let help = if policy.rules.iter().any(|known| known.id == *by) {
+            format!("add `lifts = [\"{by}\"]` to this rule")
+        } else {
+            "add `override = true` to this rule".to_string()
+        };
+        warnings.push(Diagnostic {
+            severity: Severity::Warning,
+            message: format!("rule `{}`: `{command}` is still denied by `{by}`", rule.id),
+            source: policy.sources[rule.place.source].clone(),
+            span: rule.place.span.clone(),
+            label: "allows nothing".to_string(),
+            help: Some(help),
+        });
+    }
+    warnings
+}
+
+/// The simplest command that a rule about a program or a git verb can match.
+fn simplest_command(rule: &Rule) -> Option<String> {
+    let plain = |patterns: &[crate::policy::Pattern]| {
+        let found =
+            patterns.iter().map(|pattern| pattern.as_str()).find(|text| !text.contains(['*', '?', '[', '{']));
+        found.map(str::to_string)
+    };
+    let mut words = match plain(&rule.when.verbs) {
+        Some(verb) => vec![format!("git {verb}")],
+        None => vec![plain(&rule.when.programs)?],
+    };
+    words.extend(plain(&rule.when.subcommands));
+    words.extend(rule.when.flags.first().cloned());
+    Some(words.join(" "))
 }
 
 /// The context in which examples are judged: commands of an agent in its working tree.

@@ -132,6 +132,11 @@ fn uses<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i P
     })
 }
 
+/// The paths that the intent uses and the rule's `paths` match.
+pub(super) fn matched_paths<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i PathUse> {
+    uses(when, intent).filter(move |used| any_path(&when.paths, used))
+}
+
 fn any_path(patterns: &[PathPattern], used: &PathUse) -> bool {
     patterns.iter().any(|pattern| {
         if pattern.means_outside() { used.is_outside } else { pattern.matches(&used.path, used.below_home) }

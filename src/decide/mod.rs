@@ -5,17 +5,19 @@
 //! verdict, with the rule that caused it and its location.
 #![forbid(unsafe_code)]
 
+mod allow_with;
 mod examples;
 mod matching;
 mod network;
 mod verdict;
 
+pub use allow_with::{AllowRule, CannotAllow, rules_to_allow};
 pub use examples::{ExampleFailure, check_examples, load, load_text};
-pub use network::{Allowed, NetworkRefusal, NetworkRules};
+pub use network::{Allowed, NetworkRefusal, NetworkRules, host_option};
 pub use verdict::{Cause, Conditions, Decision, Verdict};
 
 use crate::command::{Analysis, Context, Deferred, Effects, Intent, Refusal, Request, analyze};
-use crate::policy::{Action, Policy};
+use crate::policy::{Action, Policy, Rule};
 use verdict::Ruling;
 
 /// Analyses a command under the policy's limits and judges it. This is the entry point for all callers.
@@ -26,7 +28,11 @@ pub fn judge(policy: &Policy, request: &Request, context: &Context) -> (Verdict,
     } else {
         analyze(request, &Context { limits, ..context.clone() })
     };
-    (decide(policy, &analysis), analysis)
+    let mut verdict = decide(policy, &analysis);
+    if let (Action::Ask | Action::Deny, Some(index)) = (verdict.action(), verdict.intent) {
+        verdict.allow_with = allow_with::option(policy, &analysis, index, context);
+    }
+    (verdict, analysis)
 }
 
 /// Judges an analysed command.
@@ -36,7 +42,7 @@ pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     }
     let mut worst: Option<(Ruling<'_>, usize)> = None;
     for (index, intent) in analysis.intents.iter().enumerate() {
-        let ruling = rule_on(policy, intent);
+        let ruling = rule_on(policy, None, intent);
         if worst.as_ref().is_none_or(|(known, _)| ruling.action > known.action) {
             let is_final = ruling.action == Action::Deny;
             worst = Some((ruling, index));
@@ -52,18 +58,23 @@ pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     }
 }
 
-/// Judges one intent: the tightest matching rule, or a default.
-fn rule_on<'p>(policy: &'p Policy, intent: &Intent) -> Ruling<'p> {
+/// Judges one intent: the tightest matching rule, or a default. `extra` counts as the policy's last rule.
+fn rule_on<'p>(policy: &'p Policy, extra: Option<&'p Rule>, intent: &Intent) -> Ruling<'p> {
     let is_other = intent.effects.intersects(Effects::GIT_OTHER);
     let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
-    let mut best: Option<&'p crate::policy::Rule> = None;
+    let applies = |rule: &Rule| {
+        !(is_other && rule.is_about_the_task()) && matching::matches(&rule.when, rule.action, intent)
+    };
+    let rules = || policy.rules.iter().chain(extra);
+    let lifting: Vec<&Rule> = rules().filter(|rule| !rule.lifts.is_empty() && applies(rule)).collect();
+    let mut best: Option<&'p Rule> = None;
     let mut lifted = false;
-    for rule in &policy.rules {
+    for rule in rules() {
         let better = best.is_none_or(|known| rule.action > known.action);
         if !better && (lifted || !rule.lifts_default) {
             continue;
         }
-        if is_other && rule.is_about_the_task() || !matching::matches(&rule.when, rule.action, intent) {
+        if lifting.iter().any(|other| other.lifts.contains(&rule.id)) || !applies(rule) {
             continue;
         }
         lifted |= rule.lifts_default;

@@ -52,6 +52,27 @@ impl NetworkRefusal {
     }
 }
 
+/// The option of `guard run` that would let a run reach a host that `rule` refuses. Port 0 stands for a name that was
+/// only looked up. `None` if the policy closes the host, or if only its address could be named.
+pub fn host_option(rule: &str, host: &str, port: u16) -> Option<String> {
+    let is_address = matches!(Host::parse(host), Ok(Host::Address(_)));
+    let is_for_host = match rule {
+        "network.default" | "network.request" | "network.tunnel" => true,
+        "network.private" | "sandbox.network" => is_address,
+        _ => false,
+    };
+    let bracketed = if is_address && host.contains(':') { format!("[{host}]") } else { host.to_string() };
+    match (is_for_host, port) {
+        (false, _) => None,
+        (true, 0) => Some(format!("--allow-host {bracketed}")),
+        // What is spoken there is not TLS.
+        (true, SSH) => Some(format!("--allow-host 'raw {bracketed}:{port}'")),
+        (true, _) => Some(format!("--allow-host {bracketed}:{port}")),
+    }
+}
+
+const SSH: u16 = 22;
+
 const INSTEAD: &str = "Work with what is on this machine, or say in your answer which host you need and why.";
 
 impl NetworkRules {

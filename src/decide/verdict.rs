@@ -48,6 +48,9 @@ pub struct Verdict {
     pub part: Option<String>,
     /// The index of that part in the intents of the analysis.
     pub intent: Option<usize>,
+    /// The options of `guard run` that would allow the part, as they would be typed. For people: the agent is not shown
+    /// them.
+    pub allow_with: Option<String>,
 }
 
 /// The rule behind a decision.
@@ -77,7 +80,7 @@ impl Verdict {
             instead: "Send shell text, {\"argv\": […]} or {\"shell\": \"…\"}.".to_string(),
             source: None,
         };
-        Self { decision: Decision::Deny, cause, part: None, intent: None }
+        Self { decision: Decision::Deny, cause, part: None, intent: None, allow_with: None }
     }
 
     /// The denial of a write to a shared temporary directory for which the run has no private replacement.
@@ -91,7 +94,7 @@ impl Verdict {
             source: None,
         };
         let part = analysis.intents.get(index).map(|intent| intent.line());
-        Self { decision: Decision::Deny, cause, part, intent: Some(index) }
+        Self { decision: Decision::Deny, cause, part, intent: Some(index), allow_with: None }
     }
 
     /// The command that the verdict is about, shortened to fit a line of a message.
@@ -116,10 +119,10 @@ impl Verdict {
 /// The decision about one intent.
 pub(super) struct Ruling<'p> {
     pub(super) action: Action,
-    by: By<'p>,
+    pub(super) by: By<'p>,
 }
 
-enum By<'p> {
+pub(super) enum By<'p> {
     Rule(&'p Rule),
     Default(&'p DefaultAction, bool),
     /// The intent is judged when it runs.
@@ -164,7 +167,7 @@ impl<'p> Ruling<'p> {
         let intent = &analysis.intents[index];
         // The user who decides must see the complete command.
         let part = if self.action == Action::Ask { intent.whole_line() } else { intent.line() };
-        Verdict { decision, cause, part: Some(part), intent: Some(index) }
+        Verdict { decision, cause, part: Some(part), intent: Some(index), allow_with: None }
     }
 }
 
@@ -233,7 +236,7 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
         instead: instead.to_string(),
         source: None,
     };
-    Verdict { decision: Decision::Deny, cause, part: None, intent: None }
+    Verdict { decision: Decision::Deny, cause, part: None, intent: None, allow_with: None }
 }
 
 /// The verdict on a text that starts no program.
@@ -244,5 +247,11 @@ pub(super) fn nothing_runs() -> Verdict {
         instead: String::new(),
         source: None,
     };
-    Verdict { decision: Decision::Allow(Conditions::default()), cause, part: None, intent: None }
+    Verdict {
+        decision: Decision::Allow(Conditions::default()),
+        cause,
+        part: None,
+        intent: None,
+        allow_with: None,
+    }
 }

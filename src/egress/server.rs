@@ -35,7 +35,7 @@ use super::memory_budget::MemoryBudget;
 use super::response_body::ProxiedBody;
 use super::upstream::load_tls_config;
 use super::{dns, proxy, tunnel};
-use crate::decide::{NetworkRefusal, NetworkRules};
+use crate::decide::{NetworkRefusal, NetworkRules, host_option};
 use crate::outcome::HostTraffic;
 use crate::transcript::{EventType, Recorder};
 
@@ -195,7 +195,10 @@ impl ProxyState {
     pub(super) fn refused(&self, peer: Peer, host: &str, port: u16, what: &str, rule: &str, reason: &str) {
         self.refusals.set(self.refusals.get() + 1);
         self.host_stats.update(host, port, |row| row.refused += 1);
-        let data = json!({ "pid": peer.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason });
+        let data = json!({
+            "pid": peer.tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason,
+            "allow_with": host_option(rule, host, port),
+        });
         self.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 

@@ -37,6 +37,7 @@ impl DenialCounter {
             rule: text("rule"),
             reason: text("reason"),
             count: 1,
+            allow_with: data.get("allow_with").and_then(serde_json::Value::as_str).map(str::to_string),
         };
         if count_known(&mut denials, &denial) {
             return;
@@ -46,6 +47,7 @@ impl DenialCounter {
             denial.message =
                 format!("further denials by the rule {}; `guard log --denied` lists them", denial.rule);
             denial.what.clear();
+            denial.allow_with = None;
             if count_known(&mut denials, &denial) {
                 return;
             }

@@ -233,6 +233,9 @@ pub struct Denial {
     pub reason: String,
     /// How often the action was denied.
     pub count: u64,
+    /// The options of `guard run` that would have allowed it; absent if no option can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_with: Option<String>,
 }
 
 /// The resources that a run used.

@@ -26,6 +26,105 @@ pub struct Config {
     /// Agents by name: `claude`, `codex`, `gemini`.
     #[serde(default)]
     pub agent: BTreeMap<String, AgentConfig>,
+    /// What `guard run` uses where its command line says nothing.
+    #[serde(default)]
+    pub run: RunDefaults,
+}
+
+/// Defaults of `guard run`: in your configuration, and in a project's `.guard/config.toml`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunDefaults {
+    /// The policy: a name or a path. A project names a built-in policy, or its own `.guard/policy.toml`.
+    pub policy: Option<String>,
+    /// Network presets, in addition to the policy's: `["rust", "node"]`.
+    pub presets: Vec<String>,
+    /// Whether runs get the dependencies of your checkout (`node_modules`, virtual environments). Default: `true`.
+    pub deps: Option<bool>,
+    /// Untracked files of the checkout that runs get a copy of.
+    pub copy: Vec<String>,
+    /// Untracked files of the checkout that runs can read, through a link.
+    pub link: Vec<String>,
+    /// The prefix of the branches of runs, such as `task/`.
+    pub branch_prefix: Option<String>,
+    /// End a run that has been idle for this long: seconds, or a duration such as `"5m"`; 0 means no limit.
+    pub timeout: Option<TimeLimit>,
+    /// End a run after this long: seconds, or a duration such as `"30m"`; 0 means no limit.
+    pub max_duration: Option<TimeLimit>,
+}
+
+/// A time limit in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeLimit(pub u64);
+
+impl TimeLimit {
+    /// Parses seconds, or a number with `s`, `m`, `h` or `d`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let unit = text.chars().next_back()?;
+        let factor = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 3_600,
+            'd' => 86_400,
+            _ if unit.is_ascii_digit() => return text.parse().ok().map(Self),
+            _ => return None,
+        };
+        text[..text.len() - 1].trim().parse::<u64>().ok()?.checked_mul(factor).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TimeLimit {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = toml::Value::deserialize(deserializer)?;
+        let parsed = match &value {
+            toml::Value::Integer(seconds) => u64::try_from(*seconds).ok().map(Self),
+            toml::Value::String(text) => Self::parse(text),
+            _ => None,
+        };
+        parsed
+            .ok_or_else(|| serde::de::Error::custom("write seconds, or a duration such as \"5m\" or \"2h\""))
+    }
+}
+
+impl JsonSchema for TimeLimit {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "TimeLimit".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": ["integer", "string"] })
+    }
+}
+
+/// A project's configuration, `.guard/config.toml` in its repository.
+///
+/// guard reads it from the commit that a run starts at, so that an agent cannot change it for itself. It can tighten what
+/// the user allows. What would loosen it needs the user's confirmation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProjectConfig {
+    /// What `guard run` uses in this repository where its command line says nothing.
+    pub run: RunDefaults,
+}
+
+impl ProjectConfig {
+    /// Parses the text of the file.
+    pub fn parse(text: &str) -> Result<Self, ConfigProblem> {
+        let config: Self = toml::from_str(text)
+            .map_err(|error| ConfigProblem::Toml(error.to_string().trim_end().to_string()))?;
+        if let Some(policy) = config.run.policy.as_deref()
+            && policy != super::PROJECT_POLICY
+            && (policy.contains('/') || policy.ends_with(".toml"))
+        {
+            return Err(ConfigProblem::ProjectPolicy(policy.to_string()));
+        }
+        Ok(config)
+    }
 }
 
 /// Settings for the runs of one agent.
@@ -110,6 +209,9 @@ pub enum ConfigProblem {
     /// The `key_command` of a gateway is empty.
     #[error("[gateway.{0}]: key_command is empty; give a list of arguments: [\"pass\", \"show\", \"key\"]")]
     EmptyCommand(String),
+    /// A project that names a policy outside its own directory.
+    #[error("policy = {0:?}: a project names a built-in policy, or `.guard/policy.toml`")]
+    ProjectPolicy(String),
     /// A price is negative or not a number.
     #[error("[prices.\"{0}\"]: a price must be a number that is not negative")]
     Price(String),

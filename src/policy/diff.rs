@@ -349,5 +349,6 @@ pub fn described(rule: &Rule) -> String {
     part("only_effects", only_effects.iter().flat_map(|effects| effects.names()).collect());
     part("variables", variables.iter().map(|pattern| pattern.as_str()).collect());
     part("refs", refs.iter().map(|pattern| pattern.as_str()).collect());
+    part("lifts", rule.lifts.iter().map(String::as_str).collect());
     parts.join("; ")
 }

@@ -331,6 +331,11 @@ pub(super) static COMMAND: &[Field] = &[
         "Replace the rule with this id in the extended policy, or loosen its default action. `guard policy lint` lists it.",
     ),
     field(
+        "lifts",
+        Kind::Texts,
+        "Ids of rules in the extended policy that do not apply to a command this rule matches. For `allow` and `ask`; loosens like `override`, and `guard policy lint` lists it.",
+    ),
+    field(
         "examples",
         Kind::Table(EXAMPLES),
         "Commands with the decision they must get. guard checks them whenever it loads the policy.",

@@ -139,6 +139,20 @@ pub fn load_with_problems(
     Ok(((!broken).then_some(policy), problems))
 }
 
+/// Adds the text of a policy file to a policy that is already loaded, as if it extended that policy. The policy keeps
+/// its name.
+pub fn extend(policy: Policy, source: Source) -> Result<Policy, PolicyError> {
+    let (file, mut problems) = parse::read(&source);
+    let is_broken = file.is_damaged || file.has_broken_rules;
+    let (mut policy, found) = merge::extend(policy, source, file);
+    problems.extend(found);
+    if is_broken || problems.iter().any(|problem| problem.severity == Severity::Error) {
+        return Err(PolicyError::Invalid(problems));
+    }
+    policy.remarks.extend(problems);
+    Ok(policy)
+}
+
 /// Finds the policy that `extends` names.
 fn extended(
     name: &str,

@@ -43,6 +43,17 @@ pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
     (merger.policy, merger.problems)
 }
 
+/// Adds a file to a policy that is already merged, as if the file extended it. The policy keeps its name.
+pub(super) fn extend(policy: Policy, source: Source, file: File) -> (Policy, Vec<Diagnostic>) {
+    let (name, description, extends) =
+        (policy.name.clone(), policy.description.clone(), policy.extends.clone());
+    let mut merger = Merger { level: policy.sources.len(), policy, problems: Vec::new() };
+    merger.policy.sources.push(source);
+    merger.file(file);
+    let policy = Policy { name, description, extends, ..merger.policy };
+    (policy, merger.problems)
+}
+
 /// The name of the policy-wide default action in messages. No section's `override` can loosen it.
 const TOP_DEFAULT: &str = "the default action";
 
@@ -126,6 +137,7 @@ impl Merger {
     fn rules(&mut self, rules: Vec<FileRule>) {
         let inherited = self.policy.rules.len();
         for rule in rules {
+            self.check_lifts(&rule, inherited);
             let existing = self.policy.rules[..inherited].iter().position(|known| known.id == rule.id.value);
             match (existing, rule.overrides) {
                 (Some(index), true) => {
@@ -152,7 +164,9 @@ impl Merger {
                     Some("give this rule another id, or add `override = true` to replace the extended rule"),
                 ),
                 (None, overrides) => {
-                    if self.level > 0 && overrides {
+                    if !rule.lifts.is_empty() {
+                        // `check_lifts` has reported it.
+                    } else if self.level > 0 && overrides {
                         let message =
                             format!("`{}` can loosen a default action of the extended policy", rule.id.value);
                         self.problem(
@@ -197,6 +211,39 @@ impl Merger {
         }
     }
 
+    /// Checks that every rule named by `lifts` is a rule of the extended policy, and notes what is lifted.
+    fn check_lifts(&mut self, rule: &FileRule, inherited: usize) {
+        if let (Action::Deny, Some(first)) = (rule.action, rule.lifts.first()) {
+            self.problem(
+                Severity::Error,
+                first.span.clone(),
+                format!("`{}` denies, so it cannot lift another rule", rule.id.value),
+                "only for `allow` and `ask`",
+                None,
+            );
+            return;
+        }
+        for lifted in &rule.lifts {
+            let ids: Vec<&str> =
+                self.policy.rules[..inherited].iter().map(|known| known.id.as_str()).collect();
+            if ids.contains(&lifted.value.as_str()) {
+                let message =
+                    format!("`{}` lifts `{}` for the commands it matches", rule.id.value, lifted.value);
+                self.problem(Severity::Note, lifted.span.clone(), message, "override in force", None);
+                continue;
+            }
+            let near = nearest(&lifted.value, ids.into_iter());
+            let help = near.map(|near| format!("the nearest rule is `{near}`"));
+            self.problem(
+                Severity::Error,
+                lifted.span.clone(),
+                format!("the policy this one extends has no rule `{}`", lifted.value),
+                "nothing to lift",
+                help.as_deref(),
+            );
+        }
+    }
+
     /// Whether a rule neither loosens nor tightens: an `allow`, or an `ask` where every default already denies.
     fn changes_nothing(&self, rule: &FileRule) -> bool {
         let defaults = [&self.policy.default_action, &self.policy.git_default_action];
@@ -215,8 +262,9 @@ impl Merger {
             instead: rule.instead,
             when: rule.when,
             place: Place { source: self.level, span: rule.id.span },
-            lifts_default: self.level == 0 || rule.overrides,
-            is_override: rule.overrides,
+            lifts_default: self.level == 0 || rule.overrides || !rule.lifts.is_empty(),
+            is_override: rule.overrides || !rule.lifts.is_empty(),
+            lifts: rule.lifts.into_iter().map(|id| id.value).collect(),
             examples: rule.examples,
         }
     }

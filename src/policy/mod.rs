@@ -5,10 +5,16 @@
 //! module never starts a process and never judges a command; `decide` runs the examples.
 #![forbid(unsafe_code)]
 
+/// The project's policy, below the root of its repository.
+pub const PROJECT_POLICY: &str = ".guard/policy.toml";
+/// The project's configuration, below the root of its repository.
+pub const PROJECT_CONFIG: &str = ".guard/config.toml";
+
 mod builtin;
 mod config_toml;
 mod diagnostic;
 mod diff;
+mod edit;
 mod host;
 mod ip_classes;
 mod keys;
@@ -23,12 +29,16 @@ mod sections;
 mod value_parsers;
 
 pub use builtin::BUILT_IN;
-pub use config_toml::{AgentConfig, Config, ConfigError, ConfigProblem, GatewayConfig, LoginUse, Price};
+pub use config_toml::{
+    AgentConfig, Config, ConfigError, ConfigProblem, GatewayConfig, LoginUse, Price, ProjectConfig,
+    RunDefaults, TimeLimit,
+};
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};
+pub use edit::{EditError, add_rule, add_to_list, new_file};
 pub use host::{Host, HostAccess, HostEntry, HostEntryError, HostError};
 pub use ip_classes::{special_class, unmap_ipv4};
-pub use load::{PolicyDirs, PolicyError, find, load, load_source, load_with_problems};
+pub use load::{PolicyDirs, PolicyError, extend, find, load, load_source, load_with_problems};
 pub use model::{
     Action, Budget, Caches, Conditions, DefaultAction, Environment, Example, ExampleCommand, Filesystem, Git,
     Home, Limits, Namespaces, Network, PathAccess, Place, Policy, Rule, Sandbox, TOOLCHAINS, Toolchains,

@@ -120,6 +120,8 @@ pub struct Rule {
     pub lifts_default: bool,
     /// Whether the rule replaces a rule, or loosens a default, of the extended policy.
     pub is_override: bool,
+    /// Ids of rules of the extended policy that do not apply to a command this rule matches.
+    pub lifts: Vec<String>,
     /// Example commands with the decisions that the policy must make.
     pub examples: Vec<Example>,
 }

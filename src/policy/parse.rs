@@ -67,6 +67,7 @@ pub(super) struct FileRule {
     pub(super) when: Conditions,
     pub(super) examples: Vec<Example>,
     pub(super) overrides: bool,
+    pub(super) lifts: Vec<Located<String>>,
 }
 
 /// Parses a policy file. Returns everything that could be parsed even if there are problems.
@@ -302,6 +303,7 @@ impl Reader<'_> {
         let instead = find(table, "instead").and_then(|value| self.text(value)).map(|text| text.value);
         let overrides =
             find(table, "override").and_then(|value| self.flag(value)).is_some_and(|flag| flag.value);
+        let lifts = self.condition(table, "lifts");
         if broken {
             return None;
         }
@@ -313,6 +315,7 @@ impl Reader<'_> {
             when,
             examples,
             overrides,
+            lifts,
         })
     }
 

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::event_loop::{AsyncReply, AsyncResult, Supervisor, cwd_of};
 use super::shim::protocol::CONTROL_NAME;
-use crate::decide::NetworkRefusal;
+use crate::decide::{NetworkRefusal, host_option};
 use crate::egress::{Peer, Purpose};
 use crate::policy::{Host, unmap_ipv4};
 use crate::sys::fs::{Walk, open_in};
@@ -230,7 +230,15 @@ impl Supervisor {
                 (Ok(()), _) => Purpose::Direct(host, to.port()),
                 (Err(_), Host::Address(_)) => {
                     peer_registry.count_refused(&host.to_string(), to.port());
-                    return Some(self.deny_socket_call(notification, "connect", &to.to_string(), NETWORK));
+                    let option = host_option(NETWORK.0, &host.to_string(), to.port());
+                    self.refuse_with(
+                        EventType::DenyConnect,
+                        notification.tid,
+                        &format!("connect to {to}"),
+                        NETWORK,
+                        option,
+                    );
+                    return Some(Reply::Error(libc::EACCES));
                 }
                 (Err(refusal), Host::Name(name)) => {
                     peer_registry.count_refused(name, to.port());
@@ -253,6 +261,7 @@ impl Supervisor {
         let NetworkRefusal { rule, reason, .. } = refusal;
         let data = serde_json::json!({
             "pid": tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason,
+            "allow_with": host_option(rule, host, port),
         });
         self.config.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
@@ -419,7 +428,16 @@ impl Supervisor {
                     "The policy does not allow listening on this port; use `--listen {0}` or `[network] listen = [{0}]`.",
                     at.port()
                 );
-                self.deny_socket_call(notification, "bind", &at.to_string(), (NETWORK.0, &reason))
+                let option = Some(format!("--listen {}", at.port()));
+                let refusal = (NETWORK.0, reason.as_str());
+                self.refuse_with(
+                    EventType::DenyBind,
+                    notification.tid,
+                    &format!("bind to {at}"),
+                    refusal,
+                    option,
+                );
+                Reply::Error(libc::EACCES)
             }
         }
     }
@@ -519,6 +537,22 @@ impl Supervisor {
             ));
         }
         Some(reply_for(socket::listen(fd.as_fd(), backlog as i32)))
+    }
+
+    /// Records a denial together with the option of `guard run` that would allow it.
+    fn refuse_with(
+        &mut self,
+        event_type: EventType,
+        tid: i32,
+        what: &str,
+        (rule, reason): Refusal<'_>,
+        allow_with: Option<String>,
+    ) {
+        self.counts.refusals += 1;
+        let data = serde_json::json!({
+            "pid": tid, "what": what, "rule": rule, "reason": reason, "allow_with": allow_with,
+        });
+        self.config.recorder.record(event_type, &format!("{what}: {reason}"), &data);
     }
 
     fn deny_socket_call(

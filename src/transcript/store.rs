@@ -322,10 +322,10 @@ impl Store {
         Ok(runs)
     }
 
-    /// Finds a run by its id, by a unique prefix or suffix of the id, or by a path. Without a name, returns
-    /// the newest run.
+    /// Finds a run by its id, by a unique prefix or suffix of the id, or by a path. Without a name, and for `@`,
+    /// returns the newest run.
     pub fn find(&self, name: Option<&str>) -> Result<Run, FindError> {
-        let Some(name) = name else {
+        let Some(name) = name.filter(|name| *name != "@") else {
             let newest = self.list()?.into_iter().find(|run| run.first.is_some());
             return newest.ok_or_else(|| FindError::Empty(self.folder.clone()));
         };

@@ -37,7 +37,7 @@ pub use dispose::{DisposeReport, KeepPolicy};
 pub use git::command::GitError;
 pub use git::refs::RefError;
 pub use git::remote::{Pushed, RemoteUrls, without_credentials};
-pub use git::repository::{Head, Repository};
+pub use git::repository::{Head, Repository, files_at};
 pub use inspect::{Entry, Preview, diff, list, preview};
 pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};

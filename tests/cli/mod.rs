@@ -1,5 +1,6 @@
 mod check;
 mod demo;
+mod everyday;
 mod front_door;
 mod log;
 mod logging;

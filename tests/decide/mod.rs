@@ -1,2 +1,3 @@
+mod allow_with;
 mod properties;
 mod verdicts;

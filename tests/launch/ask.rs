@@ -170,7 +170,7 @@ fn a_question_is_not_painted_over() {
     );
     let mut emulator = Emulator::start(&scratch);
     emulator.wait_for("the agent wants to run", 1);
-    emulator.wait_for("always in this run  [n] no: ", 1);
+    emulator.wait_for("save it as a rule  [n] no: ", 1);
     let question = emulator.shown.find("guard: the agent wants to run").unwrap();
     // The terminal was taken back first: no control sequence is open, and the screen is clear.
     let before = &emulator.shown[..question];
@@ -198,7 +198,7 @@ fn what_a_terminal_sends_by_itself_is_no_answer() {
         emulator.press("y");
         emulator.read_for(Duration::from_millis(25));
     }
-    emulator.wait_for("always in this run  [n] no: ", 1);
+    emulator.wait_for("save it as a rule  [n] no: ", 1);
     emulator.read_for(Duration::from_millis(300));
     assert!(!emulator.shown.contains("first=1"), "{:?}", emulator.shown);
     emulator.press("n");

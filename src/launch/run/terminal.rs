@@ -179,6 +179,7 @@ impl TerminalAsk {
             match keys.as_slice() {
                 b"y" | b"Y" => return Choice::Once,
                 b"a" | b"A" => return Choice::Always,
+                b"s" | b"S" => return Choice::Save,
                 // n, Enter, Escape, Ctrl-C, Ctrl-D.
                 b"n" | b"N" | b"\r" | b"\n" | [27 | 3 | 4] => return Choice::Deny,
                 _ => {}
@@ -199,7 +200,7 @@ impl Ask for TerminalAsk {
         let is_quiet = self.drain_input();
         let part = printable(verdict.part.as_deref().unwrap_or("a command"));
         self.write(&format!(
-            "guard: the agent wants to run: {part}\n  {} (rule {})\n  [y] once  [a] always in this run  [n] no: ",
+            "guard: the agent wants to run: {part}\n  {} (rule {})\n  [y] yes, once  [a] yes, always in this run  [s] yes, and save it as a rule  [n] no: ",
             printable(&verdict.cause.reason),
             verdict.cause.rule
         ));
@@ -207,6 +208,7 @@ impl Ask for TerminalAsk {
         self.write(match choice {
             Choice::Once => "once\n",
             Choice::Always => "always\n",
+            Choice::Save => "saved when the run has ended\n",
             Choice::Deny => "no\n",
         });
         // Keys typed after the answer were not meant for the agent.

@@ -109,6 +109,12 @@ pub(crate) struct ExecData<'a> {
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     instead: Option<&'a str>,
+    /// Where the rule is: file and line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    /// The options of `guard run` that would allow it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow_with: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ancestors: Vec<String>,
 }
@@ -137,6 +143,8 @@ impl ExecRequest {
             rule: None,
             reason: None,
             instead: None,
+            source: None,
+            allow_with: None,
             ancestors: verdict.map(|_| ancestors(pid)).unwrap_or_default(),
         }
     }
@@ -376,6 +384,11 @@ impl Supervisor {
         let path = self.process_memory.string(path, LONGEST_PATH)?;
         let Arguments { argv, environment } =
             self.process_memory.arguments(argv, environment, limit, protocol::is_relevant)?;
+        // For the test of what happens then; not in a released guard.
+        #[cfg(debug_assertions)]
+        if std::env::var_os("GUARD_TEST_PANIC_AT").is_some_and(|program| program.as_bytes() == path) {
+            panic!("the test asks for it");
+        }
         if path == CANARY_PROGRAM.as_bytes() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
@@ -548,6 +561,8 @@ impl Supervisor {
             rule: Some(&verdict.cause.rule),
             reason: Some(&verdict.cause.reason),
             instead: Some(&verdict.cause.instead),
+            source: verdict.cause.source.as_ref().map(ToString::to_string),
+            allow_with: verdict.allow_with.as_deref(),
             ..exec_request.data(pid, Some(verdict))
         };
         self.config.recorder.record(EventType::DenyExec, &verdict.refusal_line(), &data);
@@ -591,9 +606,12 @@ impl Supervisor {
         let answer = match choice {
             Choice::Once => "once",
             Choice::Always => "always",
+            Choice::Save => "save",
             Choice::Deny => "no",
         };
-        let data = serde_json::json!({ "answer": answer, "rule": verdict.cause.rule });
+        let data = serde_json::json!({
+            "answer": answer, "rule": verdict.cause.rule, "allow_with": verdict.allow_with,
+        });
         self.config.recorder.record(
             EventType::Answer,
             &format!("the user answered {answer}: {}", line(&exec_request.argv)),
@@ -604,7 +622,7 @@ impl Supervisor {
                 self.last_user_denial = Some((notification.tid, exec_request.argv.clone()));
                 Some(self.deny_exec(&notification, &exec_request, &verdict))
             }
-            Choice::Always => {
+            Choice::Always | Choice::Save => {
                 self.always_allowed_rules.push(verdict.cause.rule.clone());
                 self.allow_exec(&notification, &exec_request)
             }

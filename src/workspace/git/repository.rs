@@ -227,6 +227,55 @@ impl Repository {
     }
 }
 
+/// The contents of files at a revision of the repository that contains a directory of the user's; `None` for a path that
+/// is no file there. `Ok(None)` if there is no such repository or revision. An error if the files have more than `most`
+/// bytes together.
+pub fn files_at(
+    folder: &Path,
+    revision: &str,
+    paths: &[&str],
+    most: usize,
+) -> Result<Option<Vec<Option<Vec<u8>>>>, WorkspaceError> {
+    if revision.contains(['\n', ':']) {
+        return Ok(None);
+    }
+    let names: String = paths.iter().map(|path| format!("{revision}:{path}\n")).collect();
+    let answer = Git::new(Trust::User, "cat-file")?
+        .current_dir(folder)
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_ALLOW_PROTOCOL", "none")
+        .arg("--batch")
+        .input(names.into_bytes())
+        .timeout(QUERY_TIMEOUT)
+        .max_output(most + (paths.len() << 10))
+        .output()?;
+    if !answer.status.success() {
+        return Ok(None);
+    }
+    let mut rest = answer.output.as_slice();
+    let mut contents = Vec::new();
+    for _ in paths {
+        let end = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
+        let (header, after) = (&rest[..end], rest.get(end + 1..).unwrap_or_default());
+        let header = String::from_utf8_lossy(header);
+        let words: Vec<&str> = header.split(' ').collect();
+        let object = match words.as_slice() {
+            [_, kind @ ("blob" | "tree" | "commit" | "tag"), size] => {
+                size.parse::<usize>().ok().filter(|size| *size <= after.len()).map(|size| (*kind, size))
+            }
+            _ => None,
+        };
+        let Some((kind, size)) = object else {
+            contents.push(None);
+            rest = after;
+            continue;
+        };
+        contents.push((kind == "blob").then(|| after[..size].to_vec()));
+        rest = after.get(size + 1..).unwrap_or_default();
+    }
+    Ok(Some(contents))
+}
+
 /// True if the text is a full object id in the format `sha1` or `sha256`.
 pub(crate) fn is_id(text: &str, object_format: &str) -> bool {
     let length = if object_format == "sha256" { 64 } else { 40 };

@@ -1,0 +1,367 @@
+//! `guard allow`: writes what would have allowed a refusal to the user's or the project's policy. And `guard run --allow`,
+//! which does the same for one run.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use super::args::Allow;
+use super::exit_code::Exit;
+use super::{Failure, log, note};
+use crate::command::{Context, Cwd};
+use crate::decide::{self, rules_to_allow};
+use crate::outcome::RunResult;
+use crate::policy::{self, Policy, PolicyDirs, Source};
+use crate::terminal_text;
+use crate::transcript::{Event, EventType, Run, Step};
+
+/// Adds rules for the commands of `--allow` to a policy.
+pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<Policy, Failure> {
+    let mut policy = policy;
+    for command in commands {
+        let rule = rules_as_toml(&policy, command, &format!("Allowed for this run by --allow {command:?}."))?;
+        let header = policy::new_file(&policy.name, &policy.name, "");
+        let source = Source {
+            name: format!("--allow {command:?}"),
+            text: policy::add_rule(&header, &rule).into(),
+            built_in: false,
+        };
+        policy = policy::extend(policy, source)?;
+    }
+    Ok(policy)
+}
+
+/// The rules that allow a command under a policy, as TOML.
+fn rules_as_toml(policy: &Policy, command: &str, reason: &str) -> Result<String, Failure> {
+    let rules = rules_to_allow(policy, command, &context()).map_err(|error| {
+        Failure::usage(error.to_string(), format!("`guard why -- {command}` says how it is judged"))
+    })?;
+    let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
+    let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml(reason, is_taken)).collect();
+    Ok(rules.join("\n"))
+}
+
+/// A command in the current directory.
+pub(super) fn context() -> Context {
+    let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    Context {
+        cwd: Cwd::Known(current.into_os_string().into_vec()),
+        home: super::run::home().map(|home| home.into_os_string().into_vec()),
+        ..Context::default()
+    }
+}
+
+pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let run = log::find(Some(&args.run))?;
+    let event = refusal(&run, args.event, out)?;
+    let Some(event) = event else { return Ok(Exit::Problem) };
+    let Some(options) = event.data.get("allow_with").and_then(serde_json::Value::as_str) else {
+        note(&format!(
+            "guard: no option or policy rule allows event {}: {}\n  hint: it is part of the sandbox itself",
+            event.seq,
+            terminal_text::replace(&event.message)
+        ));
+        return Ok(Exit::Problem);
+    };
+    let base = run.policy().unwrap_or("strict").to_string();
+    let target = Target::choose(args, &base)?;
+    let before = target.text()?;
+    let edited = target.edited(&before, options)?;
+    if edited == before {
+        writeln!(out, "{} allows it already", target.path.display())?;
+        return Ok(Exit::Success);
+    }
+    target.check(&edited)?;
+    show_change(&target, &before, &edited, out)?;
+    out.flush()?;
+    if args.dry_run {
+        return Ok(Exit::Success);
+    }
+    if !args.yes && !is_confirmed()? {
+        note("guard: nothing was written");
+        return Ok(Exit::Problem);
+    }
+    target.check_and_write(&edited)?;
+    writeln!(out, "wrote {}", target.path.display())?;
+    if target.is_project {
+        writeln!(out, "commit it: guard reads it from the commit that a run starts at")?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Writes the rules for questions that the user answered with "save it as a rule" to the user's policy.
+pub(super) fn save_answered(result: &RunResult) {
+    let Ok(run) = log::find(Some(&result.run_id)) else { return };
+    let Ok(answers) = events(&run, |event| event.event_type == EventType::Answer) else { return };
+    for event in answers.iter().filter(|event| event.data["answer"] == "save") {
+        let Some(options) = event.data["allow_with"].as_str() else {
+            note(&format!("guard: no rule can allow this: {}", terminal_text::replace(&event.message)));
+            continue;
+        };
+        let saved = Target::of_user(&result.policy).and_then(|target| {
+            let before = target.text()?;
+            let edited = target.edited(&before, options)?;
+            target.check_and_write(&edited)?;
+            Ok(target.path)
+        });
+        match saved {
+            Ok(path) => {
+                note(&format!("guard: saved in {}: {}", path.display(), terminal_text::replace(options)))
+            }
+            Err(failure) => note(&failure.render()),
+        }
+    }
+}
+
+/// The refusal to allow: the event with this number, or the only one of the run.
+fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option<Event>, Failure> {
+    let refusals = refusals(run)?;
+    if let Some(number) = number {
+        let found = refusals.into_iter().find(|event| event.seq == number);
+        return found.map(Some).ok_or_else(|| {
+            Failure::usage(
+                format!("event {number} of {} is not a refusal", run.id),
+                format!("`guard why {}` lists its refusals", run.id),
+            )
+        });
+    }
+    let mut distinct: Vec<Event> = Vec::new();
+    for event in refusals {
+        let options = |event: &Event| event.data.get("allow_with").cloned();
+        if options(&event).is_some() && !distinct.iter().any(|known| options(known) == options(&event)) {
+            distinct.push(event);
+        }
+    }
+    match distinct.len() {
+        0 => {
+            note(&format!("guard: {} was refused nothing that an option or a rule could allow", run.id));
+            Ok(None)
+        }
+        1 => Ok(distinct.pop()),
+        _ => {
+            for event in &distinct {
+                let options = event.data["allow_with"].as_str().unwrap_or_default();
+                writeln!(out, "{:>6}  {}", event.seq, terminal_text::replace(options))?;
+            }
+            out.flush()?;
+            Err(Failure::usage(
+                format!("{} was refused several things", run.id),
+                format!("name one by its number: guard allow {} {}", run.id, distinct[0].seq),
+            ))
+        }
+    }
+}
+
+/// The refusals of a run, in order.
+pub(super) fn refusals(run: &Run) -> Result<Vec<Event>, Failure> {
+    events(run, Event::is_denial)
+}
+
+/// The events of a run that are wanted, in order.
+fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, Failure> {
+    let mut reader = log::open(run)?;
+    let mut found = Vec::new();
+    loop {
+        match reader.step().map_err(|error| log::unreadable(run, &error))? {
+            Step::Event(event) if is_wanted(&event) => found.push(*event),
+            Step::Event(_) | Step::Bad(_) => {}
+            Step::End { .. } => return Ok(found),
+        }
+    }
+}
+
+/// The policy file that gets the rule.
+struct Target {
+    path: PathBuf,
+    is_project: bool,
+    /// The policy that a new file extends.
+    base: String,
+}
+
+impl Target {
+    fn choose(args: &Allow, base: &str) -> Result<Self, Failure> {
+        let current = std::env::current_dir().unwrap_or_default();
+        let repository = current.ancestors().find(|level| level.join(".git").exists());
+        if args.project || (!args.user && repository.is_some()) {
+            let Some(root) = repository else {
+                return Err(Failure::usage(
+                    "--project: the current directory is not in a git repository",
+                    "go to the repository, or use --user",
+                ));
+            };
+            return Ok(Self {
+                path: root.join(policy::PROJECT_POLICY),
+                is_project: true,
+                base: base.to_string(),
+            });
+        }
+        Self::of_user(base)
+    }
+
+    /// The user's own policy of this name.
+    fn of_user(base: &str) -> Result<Self, Failure> {
+        let Some(directory) = PolicyDirs::from_environment().user else {
+            return Err(Failure::usage(
+                "there is no directory for your policies",
+                "set HOME or XDG_CONFIG_HOME",
+            ));
+        };
+        Ok(Self { path: directory.join(format!("{base}.toml")), is_project: false, base: base.to_string() })
+    }
+
+    /// Checks that the edited file can be used.
+    fn check(&self, text: &str) -> Result<(), Failure> {
+        let source =
+            Source { name: self.path.display().to_string(), text: text.to_string().into(), built_in: false };
+        decide::load_text(source, &PolicyDirs::from_environment())?;
+        Ok(())
+    }
+
+    /// Writes the file, unless guard could not use it.
+    fn check_and_write(&self, text: &str) -> Result<(), Failure> {
+        self.check(text)?;
+        self.write(text)
+    }
+
+    /// The file's text, or that of a new file.
+    fn text(&self) -> Result<String, Failure> {
+        match std::fs::read_to_string(&self.path) {
+            Ok(text) => Ok(text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let (name, description) = if self.is_project {
+                    ("project", "What runs in this repository may do beyond the policy it extends.")
+                } else {
+                    (self.base.as_str(), "What my runs may do beyond the policy it extends.")
+                };
+                Ok(policy::new_file(name, &self.base, description))
+            }
+            Err(error) => Err(Failure::usage(
+                format!("cannot read {}: {error}", self.path.display()),
+                "its owner and mode should let you read it",
+            )),
+        }
+    }
+
+    fn edited(&self, text: &str, options: &str) -> Result<String, Failure> {
+        let words = shell_words::split(options).unwrap_or_default();
+        let mut edited = text.to_string();
+        for pair in words.chunks(2) {
+            let [option, value] = pair else { break };
+            edited = self.with_option(&edited, option, value)?;
+        }
+        Ok(edited)
+    }
+
+    fn with_option(&self, text: &str, option: &str, value: &str) -> Result<String, Failure> {
+        let quoted = toml::Value::String(value.to_string()).to_string();
+        let edited = match option {
+            "--allow" => {
+                let source = Source {
+                    name: self.path.display().to_string(),
+                    text: text.to_string().into(),
+                    built_in: false,
+                };
+                let policy = policy::load_source(source, &PolicyDirs::from_environment())?;
+                let context = context();
+                let command = crate::command::Request::Shell(value.as_bytes().to_vec());
+                if decide::judge(&policy, &command, &context).0.action() == policy::Action::Allow {
+                    return Ok(text.to_string());
+                }
+                let today = jiff::Zoned::now().date();
+                let rule = rules_as_toml(&policy, value, &format!("Allowed with `guard allow` on {today}."))?;
+                return Ok(policy::add_rule(text, &rule));
+            }
+            "--allow-host" => policy::add_to_list(text, "network", "allow", &quoted),
+            "--listen" => policy::add_to_list(text, "network", "listen", value),
+            "--write" => policy::add_to_list(text, "filesystem", "write", &quoted)
+                .and_then(|text| policy::add_to_list(&text, "filesystem", "read", &quoted)),
+            _ => Ok(text.to_string()),
+        };
+        edited.map_err(|error| {
+            Failure::usage(format!("{}: {error}", self.path.display()), "then `guard policy lint` it")
+        })
+    }
+
+    /// Writes the file: a complete one takes the place of the old one.
+    fn write(&self, text: &str) -> Result<(), Failure> {
+        let written = || -> io::Result<()> {
+            let directory = self.path.parent().unwrap_or(Path::new("/"));
+            std::fs::create_dir_all(directory)?;
+            let draft = directory.join(format!(".policy-{}", std::process::id()));
+            std::fs::write(&draft, text)?;
+            std::fs::rename(&draft, &self.path)
+        };
+        written().map_err(|error| {
+            Failure::usage(
+                format!("cannot write {}: {error}", self.path.display()),
+                "check its owner and mode",
+            )
+        })
+    }
+}
+
+/// Prints what changes in the file, line by line.
+fn show_change(target: &Target, before: &str, edited: &str, out: &mut dyn Write) -> io::Result<()> {
+    let is_new = !target.path.exists();
+    writeln!(out, "{}{}", target.path.display(), if is_new { " (new)" } else { "" })?;
+    for (sign, line) in changed_lines(if is_new { "" } else { before }, edited) {
+        writeln!(out, "{sign} {}", terminal_text::replace(line))?;
+    }
+    Ok(())
+}
+
+/// The lines that were removed (`-`) or added (`+`), in the order of the new text. For small files: takes time and memory
+/// in proportion to the product of their lengths.
+fn changed_lines<'t>(before: &'t str, after: &'t str) -> Vec<(char, &'t str)> {
+    let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
+    // The length of the longest common subsequence of what follows each pair of positions.
+    let mut common = vec![vec![0usize; new.len() + 1]; old.len() + 1];
+    for at in (0..old.len()).rev() {
+        for to in (0..new.len()).rev() {
+            common[at][to] = if old[at] == new[to] {
+                common[at + 1][to + 1] + 1
+            } else {
+                common[at + 1][to].max(common[at][to + 1])
+            };
+        }
+    }
+    let (mut at, mut to) = (0, 0);
+    let mut changed = Vec::new();
+    while at < old.len() || to < new.len() {
+        if at < old.len() && to < new.len() && old[at] == new[to] {
+            (at, to) = (at + 1, to + 1);
+        } else if to == new.len() || (at < old.len() && common[at + 1][to] >= common[at][to + 1]) {
+            changed.push(('-', old[at]));
+            at += 1;
+        } else {
+            changed.push(('+', new[to]));
+            to += 1;
+        }
+    }
+    changed
+}
+
+/// Asks on the terminal whether to write.
+fn is_confirmed() -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::usage("there is no terminal to ask on", "--yes writes without asking"));
+    }
+    let _ = write!(io::stderr(), "write it? [y/N] ");
+    let _ = io::stderr().flush();
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::changed_lines;
+
+    #[test]
+    fn only_changed_lines_are_shown() {
+        assert_eq!(changed_lines("a\nb\nc\n", "a\nx\nb\nc\ny\n"), [('+', "x"), ('+', "y")]);
+        assert_eq!(changed_lines("a\nb\n", "a\nB\n"), [('-', "b"), ('+', "B")]);
+        assert_eq!(changed_lines("", "a\n"), [('+', "a")]);
+        assert_eq!(changed_lines("a\n", "a\n"), []);
+    }
+}

@@ -1,0 +1,202 @@
+//! `guard config show`, `guard config trust` and `guard init`: the defaults of runs in a directory.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::args::{ConfigAction, Init};
+use super::defaults::Defaults;
+use super::exit_code::Exit;
+use super::policy::print_json;
+use super::{Failure, run};
+use crate::policy::PROJECT_CONFIG;
+use crate::terminal_text;
+
+pub(super) fn config(action: &ConfigAction, out: &mut dyn Write) -> Result<Exit, Failure> {
+    match action {
+        ConfigAction::Show { origin, json } => show(*origin, *json, out),
+        ConfigAction::Trust => trust(out),
+    }
+}
+
+fn here() -> Result<PathBuf, Failure> {
+    std::env::current_dir().map_err(|error| {
+        Failure::usage(
+            format!("the current directory cannot be used: {error}"),
+            "go to a directory that exists",
+        )
+    })
+}
+
+fn defaults() -> Result<Defaults, Failure> {
+    let (config, _) = run::configuration()?;
+    Defaults::find(&here()?, None, None, &config)
+}
+
+fn show(with_origin: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let defaults = defaults()?;
+    let settings = defaults.settings();
+    if json {
+        let entry = |(key, value, origin): &(&str, String, super::defaults::Origin)| {
+            (key.to_string(), json!({ "value": value, "origin": origin.to_string() }))
+        };
+        print_json(&serde_json::Value::Object(settings.iter().map(entry).collect()), out)?;
+        return Ok(Exit::Success);
+    }
+    for (key, value, origin) in settings {
+        let value = terminal_text::replace(&value);
+        if with_origin {
+            writeln!(out, "{key:<14} {value:<20} {}", terminal_text::replace(&origin.to_string()))?;
+        } else {
+            writeln!(out, "{key:<14} {value}")?;
+        }
+    }
+    for request in defaults.requests()? {
+        writeln!(out, "asks for more  {}", terminal_text::replace(&request))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn trust(out: &mut dyn Write) -> Result<Exit, Failure> {
+    let defaults = defaults()?;
+    let requests = defaults.requests()?;
+    if defaults.project.is_none() {
+        writeln!(out, "the commit at HEAD has no {PROJECT_CONFIG}")?;
+        return Ok(Exit::Success);
+    }
+    for request in &requests {
+        writeln!(out, "  - {}", terminal_text::replace(request))?;
+    }
+    defaults.trust()?;
+    match requests.len() {
+        0 => writeln!(out, "the project asks for nothing beyond what you allow")?,
+        _ => writeln!(out, "confirmed for this content of {PROJECT_CONFIG} and the project's policy")?,
+    }
+    Ok(Exit::Success)
+}
+
+/// A language of a project, recognised by its files.
+struct Language {
+    name: &'static str,
+    files: &'static [&'static str],
+    preset: Option<&'static str>,
+}
+
+const LANGUAGES: &[Language] = &[
+    Language { name: "Rust", files: &["Cargo.toml"], preset: Some("rust") },
+    Language { name: "JavaScript", files: &["package.json"], preset: Some("node") },
+    Language {
+        name: "Python",
+        files: &["pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", "Pipfile"],
+        preset: Some("python"),
+    },
+    Language { name: "Go", files: &["go.mod"], preset: None },
+    Language { name: "Java", files: &["pom.xml", "build.gradle", "build.gradle.kts"], preset: None },
+];
+
+const HOOKS: &[&str] = &[".pre-commit-config.yaml", ".husky", "lefthook.yml", ".githooks"];
+
+pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let directory = here()?;
+    let root = directory.ancestors().find(|level| level.join(".git").exists());
+    let Some(root) = root else {
+        return Err(Failure::usage(
+            "the current directory is not in a git repository",
+            "`git init` makes one; runs elsewhere use ~/.config/guard/config.toml",
+        ));
+    };
+    let path = root.join(PROJECT_CONFIG);
+    let text = proposed(root);
+    if args.dry_run {
+        out.write_all(text.as_bytes())?;
+        return Ok(Exit::Success);
+    }
+    if path.symlink_metadata().is_ok() {
+        return Err(Failure::usage(
+            format!("{} already exists", path.display()),
+            "`guard init --dry-run` prints what a new one would be; `guard config show --origin` what is in force",
+        ));
+    }
+    let written = || -> io::Result<()> {
+        std::fs::create_dir_all(path.parent().unwrap_or(root))?;
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
+        file.write_all(text.as_bytes())
+    };
+    written().map_err(|error| {
+        Failure::usage(
+            format!("cannot write {}: {error}", path.display()),
+            "check the owner and mode of the directory",
+        )
+    })?;
+    out.write_all(text.as_bytes())?;
+    writeln!(out, "\nwrote {}", path.display())?;
+    writeln!(out, "next:")?;
+    writeln!(out, "  git add {PROJECT_CONFIG} && git commit -m 'Set up guard'")?;
+    writeln!(out, "  guard config trust        # confirm what it asks for, once for this content")?;
+    let agent = installed_agents()
+        .first()
+        .map_or("make test".to_string(), |agent| format!("{agent} -p 'run the tests'"));
+    writeln!(out, "  guard run -- {agent}")?;
+    Ok(Exit::Success)
+}
+
+/// The agents that guard knows and that are installed.
+fn installed_agents() -> Vec<&'static str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_installed =
+        |name: &&str| std::env::split_paths(&path).any(|directory| directory.join(name).is_file());
+    crate::agent::AGENTS.iter().map(|(name, _)| *name).filter(is_installed).collect()
+}
+
+/// The configuration for a project, with an explanation of each choice.
+fn proposed(root: &Path) -> String {
+    let exists = |name: &&str| root.join(name).exists();
+    let found: Vec<(&Language, &str)> = LANGUAGES
+        .iter()
+        .filter_map(|language| Some((language, *language.files.iter().find(|file| exists(file))?)))
+        .collect();
+    let mut text = String::from(
+        "# Defaults of `guard run` in this repository. guard reads this file from the commit that a run starts at, so an\n\
+         # agent cannot change it for itself. `guard config show --origin` shows what is in force.\n\n[run]\n",
+    );
+    text.push_str(
+        "# For agents that work unattended: additive git on the task's branch, nothing that leaves the task.\npolicy = \"strict\"\n",
+    );
+    let presets: Vec<&str> = found.iter().filter_map(|(language, _)| language.preset).collect();
+    if presets.is_empty() {
+        text.push_str("\n# No package registries: none of the languages found here needs one that guard knows.\npresets = []\n");
+    } else {
+        let why: Vec<String> =
+            found.iter().map(|(language, file)| format!("{} ({file})", language.name)).collect();
+        let quoted: Vec<String> = presets.iter().map(|preset| format!("\"{preset}\"")).collect();
+        let _ = write!(
+            text,
+            "\n# Found: {}. These presets open the package registries of those languages, for reading.\npresets = [{}]\n",
+            why.join(", "),
+            quoted.join(", ")
+        );
+    }
+    text.push_str("\n# Runs get node_modules, virtual environments, vendor and target of your checkout, read-only or layered.\ndeps = true\n");
+    text.push_str(
+        "\n# Each run works on a branch of its own below this prefix.\nbranch_prefix = \"task/\"\n",
+    );
+    text.push_str("\n# Ends a run that does nothing for five minutes, and any run after half an hour. Not on a terminal.\ntimeout = \"5m\"\nmax_duration = \"30m\"\n");
+    if let Some(hooks) = HOOKS.iter().find(|name| exists(name)) {
+        let _ = write!(
+            text,
+            "\n# The hooks of {hooks} run for the agent's commits too; the policy refuses to skip them.\n"
+        );
+    }
+    let agents = installed_agents();
+    if agents.is_empty() {
+        text.push_str(
+            "\n# No agent is on your PATH that guard prepares by itself; any other program runs as it is.\n",
+        );
+    } else {
+        let _ =
+            write!(text, "\n# Agents on your PATH that guard prepares by itself: {}.\n", agents.join(", "));
+    }
+    text
+}

@@ -1,0 +1,355 @@
+//! The defaults of `guard run`: what is built in, the user's `config.toml`, and the project's `.guard/config.toml`.
+//!
+//! guard reads the project's files from the commit that the run starts at, never from a working tree that an agent can
+//! write. They may tighten what the user allows. What asks for more needs the user's confirmation, once for each content.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::{Failure, args};
+use crate::policy::{
+    self, Config, PROJECT_CONFIG, PROJECT_POLICY, Policy, PolicyDirs, ProjectConfig, RunDefaults, Severity,
+    Source,
+};
+use crate::terminal_text;
+use crate::transcript::runs_dir;
+use crate::workspace::files_at;
+
+/// The policy where nothing names another.
+pub(super) const BUILT_IN_POLICY: &str = "strict";
+/// The largest project files.
+const LARGEST_PROJECT: usize = 1 << 20;
+
+/// Where a setting comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Origin {
+    BuiltIn,
+    CommandLine,
+    User(PathBuf),
+    Project,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::BuiltIn => f.write_str("built in"),
+            Self::CommandLine => f.write_str("command line"),
+            Self::User(path) => write!(f, "{}", path.display()),
+            Self::Project => write!(f, "{PROJECT_CONFIG} at the commit the run starts at"),
+        }
+    }
+}
+
+/// A project's files, as they are in the commit that a run starts at.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Project {
+    pub(super) config: ProjectConfig,
+    config_text: String,
+    policy_text: Option<String>,
+    directory: PathBuf,
+}
+
+impl Project {
+    /// Reads the project's files. `None` outside a repository, and where the project has no configuration.
+    pub(super) fn read(directory: &Path, revision: &str) -> Result<Option<Self>, Failure> {
+        let bad = |problem: String| {
+            Failure::usage(
+                format!("{PROJECT_CONFIG} of {}: {problem}", directory.display()),
+                "correct it and commit it; `guard config show` tells what is read",
+            )
+        };
+        if !crate::launch::may_be_in_repository(directory) {
+            return Ok(None);
+        }
+        let files = files_at(directory, revision, &[PROJECT_CONFIG, PROJECT_POLICY], LARGEST_PROJECT);
+        // Whatever else is wrong with the repository is reported when the run's worktree is created.
+        let Ok(Some(files)) = files else { return Ok(None) };
+        let mut texts = files.into_iter().map(|file| file.map(String::from_utf8).transpose());
+        let mut next = || texts.next().unwrap_or(Ok(None)).map_err(|_| bad("it is not UTF-8".to_string()));
+        let (config_text, policy_text) = (next()?, next()?);
+        if config_text.is_none() && policy_text.is_none() {
+            return Ok(None);
+        }
+        let config_text = config_text.unwrap_or_default();
+        let mut config = ProjectConfig::parse(&config_text).map_err(|problem| bad(problem.to_string()))?;
+        // A policy needs no configuration that names it.
+        if config.run.policy.is_none() && policy_text.is_some() {
+            config.run.policy = Some(PROJECT_POLICY.to_string());
+        }
+        Ok(Some(Self { config, config_text, policy_text, directory: directory.to_path_buf() }))
+    }
+
+    /// The project's own policy.
+    fn policy(&self) -> Result<Policy, Failure> {
+        let Some(text) = &self.policy_text else {
+            return Err(Failure::usage(
+                format!(
+                    "{PROJECT_CONFIG} names {PROJECT_POLICY}, which is not in the commit the run starts at"
+                ),
+                "commit it",
+            ));
+        };
+        let source = Source { name: PROJECT_POLICY.to_string(), text: text.clone().into(), built_in: false };
+        let dirs = PolicyDirs::from_environment();
+        let policy = crate::decide::load_text(source, &dirs)?;
+        let is_known = |source: &Source| {
+            source.built_in
+                || source.name == PROJECT_POLICY
+                || dirs.user.as_ref().is_some_and(|user| Path::new(&source.name).starts_with(user))
+        };
+        match policy.sources.iter().find(|source| !is_known(source)) {
+            None => Ok(policy),
+            Some(other) => Err(Failure::usage(
+                format!("{PROJECT_POLICY} extends the file {}", other.name),
+                "a project's policy extends a built-in policy, or one of yours, by its name",
+            )),
+        }
+    }
+
+    /// The hash of everything the project says.
+    fn hash(&self) -> String {
+        let mut hasher = Sha256::new();
+        hasher.update(self.config_text.as_bytes());
+        hasher.update([0]);
+        hasher.update(self.policy_text.as_deref().unwrap_or_default().as_bytes());
+        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// The defaults in force, and where each comes from.
+pub(super) struct Defaults {
+    pub(super) policy: Policy,
+    pub(super) policy_origin: Origin,
+    /// The reference by which the policy was found.
+    pub(super) policy_name: String,
+    user: RunDefaults,
+    user_place: PathBuf,
+    pub(super) project: Option<Project>,
+}
+
+impl Defaults {
+    /// Finds the defaults for runs in a directory. `named` is the policy of the command line.
+    pub(super) fn find(
+        directory: &Path,
+        revision: Option<&str>,
+        named: Option<&str>,
+        config: &Config,
+    ) -> Result<Self, Failure> {
+        let project = Project::read(directory, revision.unwrap_or("HEAD"))?;
+        let user_place = Config::place().unwrap_or_default();
+        let of_project = project.as_ref().and_then(|project| project.config.run.policy.clone());
+        let (policy_name, policy_origin) = match (named, of_project, &config.run.policy) {
+            (Some(named), ..) => (named.to_string(), Origin::CommandLine),
+            (None, Some(name), _) => (name, Origin::Project),
+            (None, None, Some(name)) => (name.clone(), Origin::User(user_place.clone())),
+            (None, None, None) => (BUILT_IN_POLICY.to_string(), Origin::BuiltIn),
+        };
+        let policy = match (&policy_origin, &project) {
+            (Origin::Project, Some(project)) if policy_name == PROJECT_POLICY => project.policy()?,
+            _ => crate::decide::load(&policy_name, &PolicyDirs::from_environment(), false)?,
+        };
+        Ok(Self { policy, policy_origin, policy_name, user: config.run.clone(), user_place, project })
+    }
+
+    /// What the project asks for beyond what the user allows, a line each.
+    pub(super) fn requests(&self) -> Result<Vec<String>, Failure> {
+        let Some(project) = &self.project else { return Ok(Vec::new()) };
+        let run = &project.config.run;
+        let mut lines = Vec::new();
+        if self.policy_origin == Origin::Project {
+            let base = self.user.policy.as_deref().unwrap_or(BUILT_IN_POLICY);
+            if base != self.policy_name {
+                lines.extend(looser(base, &self.policy)?);
+            }
+        }
+        for preset in run.presets.iter().filter(|preset| !self.user.presets.contains(preset)) {
+            let hosts = policy::preset(preset).map(|found| found.description.clone()).unwrap_or_default();
+            lines.push(format!("the network preset `{preset}`: {hosts}"));
+        }
+        for path in &run.copy {
+            lines.push(format!("a copy of {path} from your checkout"));
+        }
+        for path in &run.link {
+            lines.push(format!("reading {path} of your checkout"));
+        }
+        if run.deps == Some(true) && self.user.deps == Some(false) {
+            lines.push("the dependencies of your checkout".to_string());
+        }
+        let limits = &self.policy.limits;
+        for (name, asked, limit) in [
+            ("idle", run.timeout, limits.get("idle_seconds")),
+            ("total", run.max_duration, limits.get("total_seconds")),
+        ] {
+            let Some(asked) = asked else { continue };
+            let limit = limit.and_then(|limit| u64::try_from(limit).ok());
+            let is_more = limit.is_some_and(|limit| limit > 0 && (asked.0 == 0 || asked.0 > limit));
+            if is_more {
+                lines.push(format!("a {name} time limit of {} seconds", asked.0));
+            }
+        }
+        Ok(lines)
+    }
+
+    /// Makes sure that the user has confirmed what the project asks for. Asks on a terminal.
+    pub(super) fn confirm(&self) -> Result<(), Failure> {
+        let Some(project) = &self.project else { return Ok(()) };
+        let requests = self.requests()?;
+        let confirmed = Confirmed::open()?;
+        if requests.is_empty() || confirmed.contains(&project.hash()) {
+            return Ok(());
+        }
+        let list: Vec<String> =
+            requests.iter().map(|line| format!("  - {}", terminal_text::replace(line))).collect();
+        let message =
+            format!("this project's {PROJECT_CONFIG} asks for more than you allow:\n{}", list.join("\n"));
+        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return Err(Failure::usage(
+                message,
+                format!(
+                    "`guard config trust` in {} confirms it, once for this content",
+                    project.directory.display()
+                ),
+            ));
+        }
+        let _ = write!(io::stderr(), "guard: {message}\nallow it for this content? [y/N] ");
+        let _ = io::stderr().flush();
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Err(Failure::usage(
+                "the project's configuration was not confirmed",
+                "--policy NAME does not use it",
+            ));
+        }
+        confirmed.add(&project.hash(), &project.directory)
+    }
+
+    /// Confirms what the project asks for, without asking.
+    pub(super) fn trust(&self) -> Result<(), Failure> {
+        let Some(project) = &self.project else { return Ok(()) };
+        Confirmed::open()?.add(&project.hash(), &project.directory)
+    }
+
+    /// Completes the arguments of a run by the defaults.
+    pub(super) fn complete(&self, arguments: &mut args::Run) {
+        let project = self.project.as_ref().map(|project| &project.config.run);
+        let both: Vec<&RunDefaults> = project.into_iter().chain([&self.user]).collect();
+        for defaults in &both {
+            let known: Vec<String> = arguments.preset.clone();
+            arguments
+                .preset
+                .extend(defaults.presets.iter().filter(|preset| !known.contains(preset)).cloned());
+            arguments.copy.extend(defaults.copy.iter().cloned());
+            arguments.link.extend(defaults.link.iter().cloned());
+        }
+        let first = |of: fn(&RunDefaults) -> Option<u64>| both.iter().find_map(|defaults| of(defaults));
+        arguments.timeout =
+            arguments.timeout.or_else(|| first(|defaults| defaults.timeout.map(|limit| limit.0)));
+        arguments.max_duration =
+            arguments.max_duration.or_else(|| first(|defaults| defaults.max_duration.map(|limit| limit.0)));
+        if both.iter().find_map(|defaults| defaults.deps) == Some(false) {
+            arguments.no_deps = true;
+        }
+    }
+
+    /// The prefix of branches, if a default names one.
+    pub(super) fn branch_prefix(&self) -> Option<&str> {
+        let project = self.project.as_ref().and_then(|project| project.config.run.branch_prefix.as_deref());
+        project.or(self.user.branch_prefix.as_deref())
+    }
+
+    /// Every setting with its value and where it comes from.
+    pub(super) fn settings(&self) -> Vec<(&'static str, String, Origin)> {
+        let user = Origin::User(self.user_place.clone());
+        let project = self.project.as_ref().map(|project| project.config.run.clone()).unwrap_or_default();
+        let mut settings = vec![("policy", self.policy_name.clone(), self.policy_origin.clone())];
+        let mut one = |key: &'static str, of: &dyn Fn(&RunDefaults) -> Option<String>, built_in: &str| {
+            let (value, origin) = match (of(&project), of(&self.user)) {
+                (Some(value), _) => (value, Origin::Project),
+                (None, Some(value)) => (value, user.clone()),
+                (None, None) => (built_in.to_string(), Origin::BuiltIn),
+            };
+            settings.push((key, value, origin));
+        };
+        let list = |items: &[String]| (!items.is_empty()).then(|| items.join(", "));
+        let seconds = |limit: Option<i64>| limit.map_or("none".to_string(), |limit| format!("{limit} s"));
+        one("presets", &|run| list(&run.presets), &self.policy.network.presets.join(", "));
+        one("deps", &|run| run.deps.map(|deps| deps.to_string()), "true");
+        one("copy", &|run| list(&run.copy), "none");
+        one("link", &|run| list(&run.link), "none");
+        one("branch_prefix", &|run| run.branch_prefix.clone(), &self.policy.git.branch_prefix);
+        one(
+            "timeout",
+            &|run| run.timeout.map(|limit| format!("{} s", limit.0)),
+            &seconds(self.policy.limits.get("idle_seconds")),
+        );
+        one(
+            "max_duration",
+            &|run| run.max_duration.map(|limit| format!("{} s", limit.0)),
+            &seconds(self.policy.limits.get("total_seconds")),
+        );
+        settings
+    }
+}
+
+/// How a policy differs from the one the user would have, unless it only tightens that one.
+fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
+    let extends_base = policy.extends.iter().any(|name| name == base);
+    let loosens = policy.remarks.iter().any(|remark| remark.severity == Severity::Note);
+    if extends_base && !loosens {
+        return Ok(Vec::new());
+    }
+    let base = crate::decide::load(base, &PolicyDirs::from_environment(), false)?;
+    let lines = policy::diff(&base, policy);
+    Ok(lines.into_iter().map(|line| format!("policy {}: {line}", policy.name)).collect())
+}
+
+/// The contents of project configurations that the user has confirmed.
+struct Confirmed {
+    path: PathBuf,
+    text: String,
+}
+
+impl Confirmed {
+    fn open() -> Result<Self, Failure> {
+        let state = runs_dir().map_err(|error| {
+            Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+        })?;
+        let path = state.with_file_name("confirmed-projects");
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => {
+                return Err(Failure::usage(
+                    format!("cannot read {}: {error}", path.display()),
+                    "its owner and mode should let you read it",
+                ));
+            }
+        };
+        Ok(Self { path, text })
+    }
+
+    fn contains(&self, hash: &str) -> bool {
+        self.text.lines().any(|line| line.split(' ').next() == Some(hash))
+    }
+
+    fn add(&self, hash: &str, directory: &Path) -> Result<(), Failure> {
+        if self.contains(hash) {
+            return Ok(());
+        }
+        let written = || -> io::Result<()> {
+            let parent = self.path.parent().unwrap_or(Path::new("/"));
+            std::fs::create_dir_all(parent)?;
+            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(&self.path)?;
+            writeln!(file, "{hash} {}", terminal_text::replace(&directory.to_string_lossy()))
+        };
+        written().map_err(|error| {
+            Failure::usage(
+                format!("cannot write {}: {error}", self.path.display()),
+                "check its owner and mode",
+            )
+        })
+    }
+}

@@ -1,0 +1,266 @@
+//! `guard why`: explains a decision, made or to be made. Names the rule and where it is, the layer that enforces it, and
+//! what would allow it. Runs nothing.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::args::Why;
+use super::exit_code::Exit;
+use super::policy::print_json;
+use super::{Failure, allow, log};
+use crate::command::Request;
+use crate::decide::{self, judge, rules_to_allow};
+use crate::launch::LaunchPlan;
+use crate::policy::Action;
+use crate::terminal_text;
+use crate::transcript::{Event, EventType};
+
+/// The most refusals of a run that are explained.
+const MOST_EXPLAINED: usize = 100;
+
+/// One explained decision.
+#[derive(Debug, Serialize)]
+struct Explanation {
+    /// The number of the event, for a decision of a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    event: Option<u64>,
+    decision: &'static str,
+    what: String,
+    rule: String,
+    /// File and line of the rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    reason: String,
+    layer: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow_with: Option<String>,
+    /// The policy rule that would allow it, as TOML.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_rule: Option<String>,
+    /// How often it was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<usize>,
+}
+
+pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if let Some(host) = &args.host {
+        let policy = super::run::policy_here(args.policy.as_deref())?;
+        let exit = super::check_connect::run(host, &policy, args.json, out)?;
+        if !args.json {
+            writeln!(out, "  layer:   {}", layer(EventType::DenyNetwork))?;
+        }
+        return Ok(exit);
+    }
+    if let Some(path) = &args.path {
+        let explanation = explain_path(path, args.write, &super::run::plan_here(args.policy.as_deref())?)?;
+        return print_one(&explanation, args.json, out);
+    }
+    if !args.command.is_empty() {
+        let explanation = explain_command(&args.command, args.policy.as_deref())?;
+        return print_one(&explanation, args.json, out);
+    }
+    let run = log::find(args.run.as_deref())?;
+    let refusals = allow::refusals(&run)?;
+    let explained: Vec<Explanation> = match args.event {
+        Some(number) => {
+            let found = refusals.iter().find(|event| event.seq == number).ok_or_else(|| {
+                Failure::usage(
+                    format!("event {number} of {} is not a refusal", run.id),
+                    format!("`guard why {}` lists its refusals", run.id),
+                )
+            })?;
+            vec![explain_event(found)]
+        }
+        None => distinct(&refusals),
+    };
+    if args.json {
+        print_json(&serde_json::to_value(&explained).map_err(io::Error::from)?, out)?;
+        return Ok(Exit::Success);
+    }
+    if explained.is_empty() {
+        writeln!(out, "{} was refused nothing", run.id)?;
+    }
+    for explanation in explained.iter().take(MOST_EXPLAINED) {
+        print(explanation, out)?;
+        if explanation.allow_with.is_some() {
+            let event = explanation.event.unwrap_or_default();
+            writeln!(out, "  always:  guard allow {} {event}", terminal_text::replace(&run.id))?;
+        }
+    }
+    if explained.len() > MOST_EXPLAINED {
+        writeln!(out, "{} more; --json lists them all", explained.len() - MOST_EXPLAINED)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// The layer that enforced a refusal.
+fn layer(event_type: EventType) -> &'static str {
+    match event_type {
+        EventType::DenyExec => {
+            "the supervisor judges every program before it starts; the shims of git and the shells ask it"
+        }
+        EventType::DenyNetwork => "the proxy, which is the run's only way out",
+        EventType::DenyConnect | EventType::DenyBind => "the supervisor answers every connect and bind",
+        EventType::DenyProcess | EventType::DenyMetadata | EventType::DenyWatch => {
+            "the supervisor and the system call filter"
+        }
+        _ => "guard",
+    }
+}
+
+/// The refusals that differ, each with how often it happened.
+fn distinct(refusals: &[Event]) -> Vec<Explanation> {
+    let mut explained: Vec<(&Event, Explanation)> = Vec::new();
+    for event in refusals {
+        let known = explained
+            .iter_mut()
+            .find(|(known, _)| known.event_type == event.event_type && known.message == event.message);
+        match known {
+            Some((_, explanation)) => explanation.count = Some(explanation.count.unwrap_or(1) + 1),
+            None => explained.push((event, explain_event(event))),
+        }
+    }
+    explained.into_iter().map(|(_, explanation)| explanation).collect()
+}
+
+fn explain_event(event: &Event) -> Explanation {
+    let text = |key: &str| event.data.get(key).and_then(serde_json::Value::as_str).map(str::to_string);
+    Explanation {
+        event: Some(event.seq),
+        decision: "denied",
+        what: text("what").filter(|what| !what.is_empty()).unwrap_or_else(|| event.message.clone()),
+        rule: text("rule").unwrap_or_default(),
+        source: text("source"),
+        reason: text("reason").unwrap_or_default(),
+        layer: event.event_type.parse().map_or("guard", layer),
+        allow_with: text("allow_with"),
+        policy_rule: None,
+        count: None,
+    }
+}
+
+fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explanation, Failure> {
+    let policy = super::run::policy_here(policy)?;
+    let request = Request::Argv(command.iter().map(|word| word.clone().into_vec()).collect());
+    let context = allow::context();
+    let (verdict, _) = judge(&policy, &request, &context);
+    let option = verdict.allow_with.as_deref().and_then(|options| shell_words::split(options).ok());
+    let rules = match option.as_deref() {
+        Some([option, command]) if option == "--allow" => rules_to_allow(&policy, command, &context).ok(),
+        _ => None,
+    };
+    let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
+    let as_toml = |rules: Vec<decide::AllowRule>| {
+        let rules: Vec<String> =
+            rules.iter().map(|rule| rule.to_toml("Say why it is needed.", is_taken)).collect();
+        rules.join("\n")
+    };
+    Ok(Explanation {
+        event: None,
+        decision: match verdict.action() {
+            Action::Allow => "allowed",
+            Action::Ask => "asks a person",
+            Action::Deny => "denied",
+        },
+        what: verdict.shown_part().into_owned(),
+        rule: verdict.cause.rule.clone(),
+        source: verdict.cause.source.as_ref().map(ToString::to_string),
+        reason: verdict.cause.reason.clone(),
+        layer: layer(EventType::DenyExec),
+        allow_with: verdict.allow_with.clone(),
+        policy_rule: rules.map(as_toml),
+        count: None,
+    })
+}
+
+/// Explains what a run in the current directory may do with a path.
+fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanation, Failure> {
+    let path = std::path::absolute(path)
+        .map_err(|error| Failure::usage(format!("--path: {error}"), "name a file or a directory"))?;
+    // The kernel follows links before it checks.
+    let path = existing_part_resolved(&path);
+    let covering = plan.grants.iter().filter(|grant| path.starts_with(&grant.path));
+    let grant = covering.max_by_key(|grant| grant.path.as_os_str().len());
+    let hidden = plan.view.hidden.iter().find(|hidden| path.starts_with(hidden));
+    let letter = if write { 'w' } else { 'r' };
+    let verb = if write { "write" } else { "read" };
+    let is_granted = grant.is_some_and(|grant| grant.rights.letters().contains(letter)) && hidden.is_none();
+    let reason = match (grant, hidden) {
+        (_, Some(hidden)) => format!("{} is hidden from runs.", hidden.display()),
+        (Some(grant), None) if is_granted => format!("Granted as {}: {}.", grant.path.display(), grant.why),
+        (Some(grant), None) => format!("{} is granted without writing: {}.", grant.path.display(), grant.why),
+        (None, None) => "No grant of the policy or the command line covers it.".to_string(),
+    };
+    let shown = path.to_string_lossy();
+    Ok(Explanation {
+        event: None,
+        decision: if is_granted { "allowed" } else { "denied" },
+        what: format!("{verb} {shown}"),
+        rule: format!("filesystem.{verb} (policy {})", plan.policy),
+        source: None,
+        reason,
+        layer: "Landlock in the kernel; with namespaces also the run's mounts",
+        allow_with: (!is_granted).then(|| format!("--{verb} {}", shell_words::quote(&shown))),
+        policy_rule: (!is_granted).then(|| {
+            format!("[filesystem]\noverride = true\n{verb} = [{}]\n", toml::Value::String(shown.to_string()))
+        }),
+        count: None,
+    })
+}
+
+/// The path with the links in the part that exists resolved.
+fn existing_part_resolved(path: &Path) -> PathBuf {
+    for level in path.ancestors() {
+        if let Ok(resolved) = std::fs::canonicalize(level) {
+            let rest = path.strip_prefix(level).unwrap_or(Path::new(""));
+            return if rest.as_os_str().is_empty() { resolved } else { resolved.join(rest) };
+        }
+    }
+    path.to_path_buf()
+}
+
+fn print_one(explanation: &Explanation, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if json {
+        print_json(&serde_json::to_value(explanation).map_err(io::Error::from)?, out)?;
+    } else {
+        print(explanation, out)?;
+    }
+    Ok(match explanation.decision {
+        "allowed" => Exit::Success,
+        "denied" => Exit::Problem,
+        _ => Exit::Ask,
+    })
+}
+
+fn print(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
+    let number = explanation.event.map(|event| format!("{event}  ")).unwrap_or_default();
+    let times = explanation.count.map(|count| format!(" ({count} times)")).unwrap_or_default();
+    writeln!(out, "{number}{}: {}{times}", explanation.decision, terminal_text::replace(&explanation.what))?;
+    let source = explanation.source.as_ref().map(|source| format!(" ({source})")).unwrap_or_default();
+    writeln!(
+        out,
+        "  rule:    {}{}",
+        terminal_text::replace(&explanation.rule),
+        terminal_text::replace(&source)
+    )?;
+    writeln!(out, "  reason:  {}", terminal_text::replace(&explanation.reason))?;
+    writeln!(out, "  layer:   {}", explanation.layer)?;
+    if explanation.decision == "allowed" {
+        return Ok(());
+    }
+    match &explanation.allow_with {
+        Some(options) => writeln!(out, "  allow:   guard run {}", terminal_text::replace(options))?,
+        None => writeln!(out, "  allow:   nothing does; it is part of the sandbox itself")?,
+    }
+    if let Some(rule) = &explanation.policy_rule {
+        writeln!(out, "  or by a policy that extends this one:")?;
+        for line in rule.lines() {
+            writeln!(out, "    {}", terminal_text::replace(line))?;
+        }
+    }
+    Ok(())
+}

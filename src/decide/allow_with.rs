@@ -1,0 +1,315 @@
+//! Finds what would allow a denied command: the option of `guard run` for one run, and the policy rule behind it.
+//!
+//! The option quotes the smallest command that is denied for the same reason. [`rules_to_allow`] turns such a command
+//! into rules that lift exactly the denials in its way, and nothing else. Pure, like the rest of this module.
+
+use std::fmt::Write as _;
+
+use super::verdict::By;
+use super::{analyze, matching, rule_on};
+use crate::command::{Analysis, Arg, Context, Intent, Request};
+use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern, Place, Policy, Rule};
+use crate::terminal_text;
+
+/// The most denials that one allowance lifts.
+const MOST_LIFTED: usize = 8;
+/// The longest command that is quoted in an option.
+const LONGEST_OPTION: usize = 400;
+
+/// Why no rule can allow a command.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CannotAllow {
+    /// The policy allows the command already.
+    #[error("`{0}` is already allowed by the policy `{1}`")]
+    Already(String, String),
+    /// The command cannot be analysed.
+    #[error("`{0}` cannot be understood: {1}")]
+    NotUnderstood(String, String),
+    /// The command writes where the run may not write.
+    #[error("`{0}` writes outside the run's directories; allow that with --write PATH")]
+    Outside(String),
+    /// No rule of a policy can lift the denial.
+    #[error("`{0}` is denied by `{1}`, which no policy rule can lift")]
+    Fixed(String, String),
+}
+
+/// A rule that allows a command which the policy denies.
+#[derive(Debug, Clone)]
+pub struct AllowRule {
+    rule: Rule,
+    /// The command as it was given.
+    command: String,
+}
+
+impl AllowRule {
+    /// Starts with a rule that matches the program, or the git verb, of the intent and lifts nothing but defaults.
+    fn new(intent: &Intent, command: &str) -> Option<Self> {
+        let mut when = Conditions::default();
+        let name = match &intent.git {
+            Some(git) if git.verb.is_empty() => return None,
+            Some(git) => {
+                let verb = git.name();
+                when.verbs.push(literal(verb.as_bytes())?);
+                format!("git {verb}")
+            }
+            None => {
+                when.programs.push(literal(&intent.program.name)?);
+                String::from_utf8(intent.program.name.clone()).ok()?
+            }
+        };
+        let rule = Rule {
+            id: format!("allow.{}", slug(&name)),
+            action: Action::Allow,
+            reason: format!("Allowed on request: {name}."),
+            instead: String::new(),
+            when,
+            place: Place { source: 0, span: 0..0 },
+            lifts_default: true,
+            is_override: true,
+            lifts: Vec::new(),
+            examples: Vec::new(),
+        };
+        Some(Self { rule, command: command.to_string() })
+    }
+
+    /// Lifts a denial, for what the denying rule and the intent have in common.
+    fn lift(&mut self, denying: &Rule, intent: &Intent) -> Option<()> {
+        let when = &mut self.rule.when;
+        if !denying.when.subcommands.is_empty() && intent.git.is_none() {
+            let word = intent
+                .args
+                .iter()
+                .map(Arg::known)
+                .find(|word| word.is_none_or(|word| word.first() != Some(&b'-')))??;
+            when.subcommands = vec![literal(word)?];
+        }
+        if !denying.when.paths.is_empty() {
+            let access = denying.when.access;
+            for used in matching::matched_paths(&denying.when, intent) {
+                when.paths.push(path_literal(&used.path)?);
+            }
+            when.access = access;
+        }
+        if !denying.when.args.is_empty() {
+            for word in intent.args.iter().filter_map(Arg::known) {
+                if denying.when.args.iter().any(|pattern| pattern.matches(word)) {
+                    when.args.push(literal(word)?);
+                }
+            }
+        }
+        for name in &intent.variables {
+            if denying.when.variables.iter().any(|pattern| pattern.matches(name)) {
+                when.variables.push(literal(name)?);
+            }
+        }
+        self.rule.lifts.push(denying.id.clone());
+        Some(())
+    }
+
+    /// The rule's id.
+    pub fn id(&self) -> &str {
+        &self.rule.id
+    }
+
+    /// The rule as TOML. `is_taken` says which ids the policy uses already.
+    pub fn to_toml(&self, reason: &str, is_taken: impl Fn(&str) -> bool) -> String {
+        let Rule { id, when, lifts, .. } = &self.rule;
+        let numbered = (2..).map(|number| format!("{id}-{number}"));
+        let id = std::iter::once(id.clone()).chain(numbered).find(|id| !is_taken(id)).unwrap_or_default();
+        let mut text = format!("[[command]]\nid = {}\n", quoted(&id));
+        let mut list = |key: &str, items: Vec<&str>| {
+            let items: Vec<String> = items.into_iter().map(quoted).collect();
+            match items.as_slice() {
+                [] => {}
+                [one] => drop(writeln!(text, "{key} = {one}")),
+                more => drop(writeln!(text, "{key} = [{}]", more.join(", "))),
+            }
+        };
+        list("program", when.programs.iter().map(Pattern::as_str).collect());
+        list("verb", when.verbs.iter().map(Pattern::as_str).collect());
+        list("subcommand", when.subcommands.iter().map(Pattern::as_str).collect());
+        list("args", when.args.iter().map(Pattern::as_str).collect());
+        list("variables", when.variables.iter().map(Pattern::as_str).collect());
+        list("paths", when.paths.iter().map(PathPattern::as_str).collect());
+        match when.access {
+            PathAccess::Any => {}
+            PathAccess::Read => list("access", vec!["read"]),
+            PathAccess::Write => list("access", vec!["write"]),
+        }
+        list("action", vec!["allow"]);
+        if lifts.is_empty() {
+            text.push_str("override = true\n");
+        } else {
+            let lifts: Vec<String> = lifts.iter().map(|id| quoted(id)).collect();
+            let _ = writeln!(text, "lifts = [{}]", lifts.join(", "));
+        }
+        let _ = writeln!(text, "reason = {}", quoted(reason));
+        // An example with paths would depend on the directory it is judged in.
+        if when.paths.is_empty() {
+            let _ = writeln!(text, "examples.allow = [{}]", quoted(&self.command));
+        }
+        text
+    }
+}
+
+/// The rules that allow a command, given as shell text, under a policy that denies it.
+pub fn rules_to_allow(
+    policy: &Policy,
+    command: &str,
+    context: &Context,
+) -> Result<Vec<AllowRule>, CannotAllow> {
+    let request = Request::Shell(command.as_bytes().to_vec());
+    let analysis = analyze(&request, &Context { limits: policy.command_limits(), ..context.clone() });
+    if let Some(refusal) = &analysis.refusal {
+        return Err(CannotAllow::NotUnderstood(command.to_string(), refusal.to_string()));
+    }
+    let mut rules: Vec<AllowRule> = Vec::new();
+    for intent in &analysis.intents {
+        if rule_on(policy, None, intent).action == Action::Allow {
+            continue;
+        }
+        let rule = rule_for(policy, intent, command)?;
+        if !rules.iter().any(|known| known.rule.id == rule.rule.id) {
+            rules.push(rule);
+        }
+    }
+    if rules.is_empty() {
+        return Err(CannotAllow::Already(command.to_string(), policy.name.clone()));
+    }
+    Ok(rules)
+}
+
+/// The rule that allows one intent.
+fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Result<AllowRule, CannotAllow> {
+    let fixed = |by: &str| CannotAllow::Fixed(command.to_string(), by.to_string());
+    let mut rule = AllowRule::new(intent, command).ok_or_else(|| fixed("git.default"))?;
+    let mut last = String::new();
+    for _ in 0..MOST_LIFTED {
+        let current = rule.rule.clone();
+        let ruling = rule_on(policy, Some(&current), intent);
+        if ruling.action == Action::Allow {
+            return Ok(rule);
+        }
+        let By::Rule(denying) = ruling.by else { return Err(fixed("git.other")) };
+        if denying.id == last {
+            break;
+        }
+        if denying.when.paths.iter().any(PathPattern::means_outside) {
+            return Err(CannotAllow::Outside(command.to_string()));
+        }
+        last.clone_from(&denying.id);
+        rule.lift(denying, intent).ok_or_else(|| fixed(&denying.id))?;
+    }
+    Err(fixed(&last))
+}
+
+/// The options of `guard run` that allow a denied intent, as they would be typed.
+pub(super) fn option(
+    policy: &Policy,
+    analysis: &Analysis,
+    index: usize,
+    context: &Context,
+) -> Option<String> {
+    let intent = analysis.intents.get(index)?;
+    if let By::Rule(denying) = rule_on(policy, None, intent).by
+        && denying.when.paths.iter().any(PathPattern::means_outside)
+    {
+        let used = matching::matched_paths(&denying.when, intent).map(|used| plain_text(&used.path));
+        let paths: Option<Vec<String>> =
+            used.map(|path| Some(format!("--write {}", quote(&path?)))).collect();
+        return paths.filter(|paths| !paths.is_empty()).map(|paths| paths.join(" "));
+    }
+    let is_enough = |command: &String| {
+        let Ok(rules) = rules_to_allow(policy, command, context) else { return false };
+        rules.iter().any(|rule| rule_on(policy, Some(&rule.rule), intent).action == Action::Allow)
+    };
+    let command = candidates(intent).into_iter().find(is_enough)?;
+    Some(format!("--allow {}", quote(&command)))
+}
+
+/// Commands that may be denied for the same reason as the intent, the smallest first.
+fn candidates(intent: &Intent) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut push = |words: Vec<String>| {
+        let command = words.join(" ");
+        if command.len() <= LONGEST_OPTION {
+            found.push(command);
+        }
+    };
+    let variables = intent.variables.iter().map(|name| Some(format!("{}=1", plain_text(name)?)));
+    let variables: Vec<String> = variables.collect::<Option<_>>().unwrap_or_default();
+    let known: Option<Vec<String>> =
+        intent.args.iter().map(|arg| plain_text(arg.known()?).map(|word| quote(&word))).collect();
+    match &intent.git {
+        Some(git) => {
+            let name: Vec<String> =
+                [vec!["git".to_string()], git.name().split(' ').map(quote).collect()].concat();
+            push(name.clone());
+            let flags = git.flags.iter().map(|flag| quote(flag));
+            for flag in flags {
+                push([name.clone(), vec![flag]].concat());
+            }
+            push([variables.clone(), name].concat());
+            if let Some(args) = known {
+                push([variables, vec!["git".to_string()], args].concat());
+            }
+        }
+        None => {
+            let Some(program) = plain_text(&intent.program.name) else { return found };
+            let program = vec![quote(&program)];
+            push(program.clone());
+            if let Some(args) = known {
+                if let Some(first) = args.iter().find(|word| !word.starts_with('-')) {
+                    push([program.clone(), vec![first.clone()]].concat());
+                }
+                push([variables, program, args].concat());
+            }
+        }
+    }
+    found
+}
+
+/// Text that can be shown and typed as it is; `None` if it has control or other invisible characters.
+fn plain_text(bytes: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    (!text.is_empty() && terminal_text::replace(text) == text).then(|| text.to_string())
+}
+
+fn quote(word: &str) -> String {
+    shell_words::quote(word).into_owned()
+}
+
+/// A pattern that matches this text only.
+fn literal(bytes: &[u8]) -> Option<Pattern> {
+    Pattern::new(&escaped(&plain_text(bytes)?)).ok()
+}
+
+fn path_literal(bytes: &[u8]) -> Option<PathPattern> {
+    PathPattern::new(&escaped(&plain_text(bytes)?)).ok()
+}
+
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        match character {
+            '*' | '?' | '[' | ']' | '{' | '}' | '\\' => drop(write!(escaped, "[{character}]")),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// A rule id made of a command's name.
+fn slug(name: &str) -> String {
+    let fits = |character: char| {
+        if character.is_ascii_alphanumeric() { character.to_ascii_lowercase() } else { '-' }
+    };
+    let slug: String = name.chars().take(40).map(fits).collect();
+    slug.trim_matches('-').to_string()
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_string()).to_string()
+}

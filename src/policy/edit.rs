@@ -1,0 +1,128 @@
+//! Edits the text of a policy file: adds a rule, or an item to a list of a section. Everything else in the file, comments
+//! included, stays as it is.
+
+use toml::de::{DeTable, DeValue};
+
+/// Why a file cannot be edited.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EditError {
+    /// The file is not TOML.
+    #[error("the file is not TOML: {0}")]
+    Toml(String),
+    /// The section is an inline table or is written with dotted keys.
+    #[error("[{section}] is not written as a section of its own; add `{key} = [{item}]` to it by hand")]
+    Form {
+        /// The section.
+        section: &'static str,
+        /// The key of the list.
+        key: &'static str,
+        /// The item, as TOML.
+        item: String,
+    },
+}
+
+/// The text of a new policy file that extends another.
+pub fn new_file(name: &str, extends: &str, description: &str) -> String {
+    let quoted = |text: &str| toml::Value::String(text.to_string());
+    format!(
+        "version = 1\nname = {}\nextends = {}\ndescription = {}\n",
+        quoted(name),
+        quoted(extends),
+        quoted(description)
+    )
+}
+
+/// Adds a rule at the end.
+pub fn add_rule(text: &str, rule: &str) -> String {
+    format!("{}\n\n{rule}", text.trim_end())
+}
+
+/// Adds an item, given as TOML, to a list of a section, and marks the section as an override. An item that is in the
+/// list already is not added again.
+pub fn add_to_list(
+    text: &str,
+    section: &'static str,
+    key: &'static str,
+    item: &str,
+) -> Result<String, EditError> {
+    let table = DeTable::parse(text).map_err(|error| EditError::Toml(error.message().to_string()))?;
+    let found = table.get_ref().iter().find(|(name, _)| name.get_ref() == section);
+    let Some((_, value)) = found else {
+        return Ok(format!("{}\n\n[{section}]\noverride = true\n{key} = [{item}]\n", text.trim_end()));
+    };
+    let header = format!("[{section}]");
+    let other_form = || EditError::Form { section, key, item: item.to_string() };
+    let DeValue::Table(entries) = value.get_ref() else { return Err(other_form()) };
+    let start = text.find(&header).filter(|&at| at == 0 || text.as_bytes().get(at - 1) == Some(&b'\n'));
+    let start = start.ok_or_else(other_form)?;
+    let after_header = text[start..].find('\n').map_or(text.len(), |end| start + end + 1);
+    let mut insertions: Vec<(usize, String)> = Vec::new();
+    match entries.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value) {
+        None => insertions.push((after_header, format!("{key} = [{item}]\n"))),
+        Some(list) => {
+            let DeValue::Array(items) = list.get_ref() else { return Err(other_form()) };
+            let is_there = items.iter().any(|known| text.get(known.span()) == Some(item));
+            match items.last() {
+                _ if is_there => {}
+                Some(last) => insertions.push((last.span().end, format!(", {item}"))),
+                None => insertions.push((list.span().start + 1, item.to_string())),
+            }
+        }
+    }
+    if !entries.iter().any(|(name, _)| name.get_ref() == "override") {
+        insertions.push((after_header, "override = true\n".to_string()));
+    }
+    let mut edited = text.to_string();
+    if after_header == text.len() && !text.ends_with('\n') {
+        edited.push('\n');
+        insertions.iter_mut().for_each(|(at, _)| *at = edited.len());
+    }
+    // The last first, so that earlier offsets stay valid.
+    insertions.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+    for (at, insertion) in insertions {
+        edited.insert_str(at, &insertion);
+    }
+    Ok(edited)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(text: &str, section: &str, key: &str) -> Vec<String> {
+        let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
+        let items = table[section][key].as_array().cloned().unwrap_or_default();
+        items.iter().map(|item| item.as_str().unwrap_or_default().to_string()).collect()
+    }
+
+    #[test]
+    fn an_item_is_added_to_every_form_of_a_list() {
+        for (text, expected) in [
+            ("version = 1\n", vec!["new"]),
+            ("[network]\n", vec!["new"]),
+            ("[network]", vec!["new"]),
+            ("[network]\nloopback = true\n[git]\nsign = true\n", vec!["new"]),
+            ("[network]\nallow = []\n", vec!["new"]),
+            ("[network]\nallow = [\"a\"] # why\n", vec!["a", "new"]),
+            ("[network]\nallow = [\n  \"a\", # why\n  \"b\",\n]\noverride = true\n", vec!["a", "b", "new"]),
+            ("[network]\noverride = true\nallow = [\"new\"]\n", vec!["new"]),
+        ] {
+            let edited =
+                add_to_list(text, "network", "allow", "\"new\"").unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(listed(&edited, "network", "allow"), expected, "{edited}");
+            let table: toml::Table = edited.parse().unwrap_or_default();
+            assert_eq!(table["network"]["override"].as_bool(), Some(true), "{edited}");
+            assert!(text.lines().all(|line| line.contains("allow") || edited.contains(line)), "{edited}");
+        }
+    }
+
+    #[test]
+    fn other_forms_of_a_section_are_left_to_the_user() {
+        for text in ["network = { loopback = true }\n", "network.loopback = true\n", "network = 1\n"] {
+            let error = add_to_list(text, "network", "allow", "\"new\"").unwrap_err();
+            assert!(error.to_string().contains("by hand"), "{error}");
+        }
+        assert!(matches!(add_to_list("[[[", "network", "allow", "\"new\""), Err(EditError::Toml(_))));
+    }
+}

@@ -1,0 +1,147 @@
+//! What a person does after a run: learns why something was refused, and allows it for a run, a project or all runs.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::support::Scratch;
+
+/// A new user's home with a repository, and a shell in which they type. Nothing else is prepared.
+struct UserShell {
+    scratch: Scratch,
+    project: PathBuf,
+}
+
+impl UserShell {
+    fn new(name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let project = scratch.0.join("home/project");
+        std::fs::create_dir_all(&project).unwrap();
+        let user = Self { scratch, project };
+        user.types(
+            "git init -q -b main && git config user.name U && git config user.email u@example.org &&
+             echo hello > README.md && git add . && git commit -qm first",
+        );
+        user
+    }
+
+    /// Types commands into a shell in the project. Returns everything printed, and the exit code.
+    fn ends(&self, script: &str) -> (String, i32) {
+        let guard = PathBuf::from(env!("CARGO_BIN_EXE_guard"));
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard.parent().unwrap().display());
+        let output = Command::new("bash")
+            .args(["-c", &format!("exec 2>&1\n{script}")])
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", self.scratch.0.join("home"))
+            .current_dir(&self.project)
+            .output()
+            .unwrap();
+        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
+    }
+
+    fn types(&self, script: &str) -> String {
+        let (printed, code) = self.ends(script);
+        assert_eq!(code, 0, "{script}\n{printed}");
+        printed
+    }
+
+    fn sees(&self, script: &str, wanted: &[&str]) {
+        let (printed, _) = self.ends(script);
+        for text in wanted {
+            assert!(printed.contains(text), "{script}\ndoes not print {text:?}:\n{printed}");
+        }
+    }
+}
+
+#[test]
+fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {
+    let user = UserShell::new("everyday-verb");
+    let tag = "guard run -- git tag v1";
+    user.sees(tag, &["refused: git tag v1 (rule git.refs)", "to allow it: guard run --allow 'git tag v1'"]);
+    user.sees("guard run -q --allow 'git tag v1' -- bash -c 'git tag v1 && git tag -l'", &["v1"]);
+    user.sees(
+        "guard why",
+        &["denied: git tag v1", "rule:    git.refs (builtin:strict.toml:", "supervisor", "guard allow"],
+    );
+    user.sees(
+        "guard why -- git tag v1",
+        &["allow:   guard run --allow 'git tag v1'", "verb = \"tag\"", "lifts = [\"git.refs\"]"],
+    );
+    user.sees("guard log --denied", &["deny.exec", "--allow 'git tag v1'"]);
+    user.types("guard run -q -- git tag v2; test $? = 126");
+    user.sees("guard allow @ --dry-run", &[".guard/policy.toml (new)", "+ lifts = [\"git.refs\"]"]);
+    assert!(!user.project.join(".guard").exists());
+    // Without a terminal nobody can confirm.
+    user.sees("guard allow @ < /dev/null", &["--yes writes without asking"]);
+    user.sees("guard allow @ --yes", &["wrote ", "commit it"]);
+    // It is not committed yet, so it is not in force.
+    user.types("guard run -q -- git tag v3; test $? = 126");
+    user.types("git add .guard && git commit -qm 'Allow tags'");
+    // It loosens the policy, so it is in force once the user has confirmed this content.
+    user.sees("guard run -- git tag v4", &["asks for more than you allow", "git.refs", "guard config trust"]);
+    user.types("guard config trust");
+    user.types("guard run -q -- git tag v5");
+    user.types("guard run -q -- git branch x; test $? = 126");
+    user.types("guard run -q --policy strict -- git tag v6; test $? = 126");
+    user.sees("guard check -- git tag v7", &["allowed", ".guard/policy.toml"]);
+    // What is allowed already is not allowed twice.
+    user.sees("guard allow @ 9999", &["is not a refusal"]);
+    // Another content needs another confirmation.
+    user.types(
+        "sed -i 's/verb = \"tag\"/verb = [\"tag\", \"branch\"]/' .guard/policy.toml && git commit -qam more",
+    );
+    user.sees("guard run -- git branch x", &["asks for more than you allow"]);
+}
+
+#[test]
+fn a_refused_host_is_allowed_and_saved() {
+    let user = UserShell::new("everyday-host");
+    let fetch = "guard run -- curl -sS --max-time 20 https://registry.example/";
+    user.sees(fetch, &["--allow-host registry.example"]);
+    user.sees("guard why", &["registry.example", "layer:   the proxy", "always:  guard allow"]);
+    user.sees("guard why --host registry.example:443", &["denied", "--allow-host registry.example:443"]);
+    user.types("guard why --host registry.example:443; test $? = 1");
+    user.sees("guard allow @ --user --yes", &["policies/strict.toml (new)", "wrote"]);
+    user.types("guard why --host registry.example:443");
+    user.sees("guard run --dry-run -- true", &["registry.example"]);
+    user.sees("guard policy lint strict", &["loosened by override"]);
+}
+
+#[test]
+fn paths_are_explained() {
+    let user = UserShell::new("everyday-path");
+    user.types("mkdir -p ~/.ssh ~/data && echo x > ~/.ssh/id");
+    user.sees("guard why --path ~/.ssh/id", &["denied: read", "Landlock", "--read "]);
+    user.types("guard why --path ~/.ssh/id; test $? = 1");
+    user.types("guard why --path /usr/bin/git");
+    user.sees("guard why --path /usr/bin/git --write", &["denied: write", "--write "]);
+    user.sees("guard why --path ~/data --write --json", &["\"decision\": \"denied\"", "\"policy_rule\""]);
+}
+
+#[test]
+fn a_repository_is_set_up() {
+    let user = UserShell::new("everyday-init");
+    user.types("printf '[package]\\nname = \"x\"\\n' > Cargo.toml && echo '{}' > package.json && git add . && git commit -qm files");
+    user.sees("guard config show --origin", &["policy", "strict", "built in"]);
+    user.sees("guard init --dry-run", &["presets = [\"rust\", \"node\"]"]);
+    assert!(!user.project.join(".guard").exists());
+    user.sees("guard init", &["presets = [\"rust\", \"node\"]", "wrote", "git add .guard/config.toml"]);
+    user.sees("guard init", &["already exists"]);
+    user.types("git add .guard && git commit -qm 'Set up guard'");
+    user.sees("guard config show --origin", &["rust, node", "at the commit", "asks for more"]);
+    user.sees("guard run -q -- true", &["asks for more than you allow", "the network preset `rust`"]);
+    user.types("guard config trust && guard run -q -- true");
+    // The agent's own version of the file counts for nothing.
+    user.types("guard run -q --name t -- bash -c 'echo nonsense > .guard/config.toml && git commit -qam t' && guard run -q -- true");
+    // The user's own defaults, and a mistake in them.
+    user.types("mkdir -p ~/.config/guard && printf '[run]\\npolicy = \"readonly\"\\ntimeout = \"2m\"\\n' > ~/.config/guard/config.toml");
+    user.types("cd ~ && mkdir plain && cd plain && guard config show --origin | grep -q 'readonly.*config.toml' && guard config show | grep -q '120 s'");
+    user.types("printf '[run]\\ntimeout = \"soon\"\\n' > ~/.config/guard/config.toml");
+    user.sees("guard run -- true", &["such as \"5m\""]);
+    user.types("rm ~/.config/guard/config.toml");
+    // A project's mistakes are named.
+    user.types(
+        "printf '[run]\\npolicy = \"../../evil.toml\"\\n' > .guard/config.toml && git commit -qam bad",
+    );
+    user.sees("guard run -- true", &["a project names a built-in policy"]);
+}

@@ -1,0 +1,157 @@
+//! What would allow a denied command allows exactly that command.
+
+use std::path::Path;
+
+use guard::command::{Context, Cwd, Intent, Request};
+use guard::decide::{self, judge, rules_to_allow};
+use guard::policy::{self, Action, Policy, PolicyDirs, Source};
+
+fn strict() -> Policy {
+    decide::load("strict", &PolicyDirs::default(), false).unwrap()
+}
+
+fn context() -> Context {
+    Context { cwd: Cwd::Known(b"/work".to_vec()), home: Some(b"/home/u".to_vec()), ..Context::default() }
+}
+
+fn request(command: &str) -> Request {
+    Request::Shell(command.as_bytes().to_vec())
+}
+
+fn action(policy: &Policy, command: &str) -> Action {
+    judge(policy, &request(command), &context()).0.action()
+}
+
+/// A policy that extends another by the rules that allow a command, as written to a file.
+fn allowing(policy: &Policy, command: &str) -> Policy {
+    let rules = rules_to_allow(policy, command, &context()).unwrap();
+    let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml("Because.", |_| false)).collect();
+    let text = policy::add_rule(&policy::new_file("more", "strict", "More."), &rules.join("\n"));
+    let source = Source { name: "more.toml".to_string(), text: text.clone().into(), built_in: false };
+    decide::load_text(source, &PolicyDirs::default()).unwrap_or_else(|error| panic!("{error:?}\n{text}"))
+}
+
+#[test]
+fn the_smallest_option_is_named() {
+    let strict = strict();
+    for (command, expected) in [
+        ("git rebase -i main", "--allow 'git rebase'"),
+        ("git -C . -c alias.x=reset x --hard HEAD~3", "--allow 'git reset'"),
+        ("git commit --amend --no-edit -m 'a b'", "--allow 'git commit --amend'"),
+        ("git commit --no-verify -m x", "--allow 'git commit --no-verify'"),
+        ("HUSKY=0 git commit -m x", "--allow 'HUSKY=1 git commit'"),
+        ("git stash pop", "--allow 'git stash pop'"),
+        ("git push origin HEAD", "--allow 'git push'"),
+        ("make && bash -c 'git push'", "--allow 'git push'"),
+        ("echo x > /srv/out.log", "--write /srv/out.log"),
+    ] {
+        let (verdict, _) = judge(&strict, &request(command), &context());
+        assert_eq!(verdict.allow_with.as_deref(), Some(expected), "{command}");
+    }
+    let (verdict, _) = judge(&strict, &request("git status"), &context());
+    assert_eq!(verdict.allow_with, None);
+    let (verdict, _) = judge(&strict, &request("echo 'unclosed"), &context());
+    assert_eq!(verdict.allow_with, None);
+}
+
+/// One rule is enough to allow a verb, and other rules still apply to it.
+#[test]
+fn one_rule_lifts_one_denial() {
+    let policy = allowing(&strict(), "git rebase");
+    assert_eq!(action(&policy, "git rebase main"), Action::Allow);
+    assert_eq!(action(&policy, "git reset --hard"), Action::Deny);
+    assert_eq!(action(&policy, "git rebase --no-verify main"), Action::Deny);
+    assert_eq!(action(&policy, "git --git-dir=/srv/x/.git rebase main"), Action::Deny);
+    assert_eq!(action(&policy, "git rebase -x 'git push' main"), Action::Deny);
+}
+
+#[test]
+fn a_rule_cannot_lift_what_is_not_there() {
+    let load = |rules: &str| {
+        let text = policy::add_rule(&policy::new_file("more", "strict", "More."), rules);
+        decide::load_text(
+            Source { name: "more.toml".to_string(), text: text.into(), built_in: false },
+            &PolicyDirs::default(),
+        )
+    };
+    let rule = |lifts: &str, action: &str| {
+        format!(
+            "[[command]]\nid = \"a\"\nverb = \"rebase\"\naction = \"{action}\"\nlifts = [\"{lifts}\"]\nreason = \"x\"\n"
+        )
+    };
+    assert!(load(&rule("git.rewrite", "allow")).is_ok());
+    let problems = |result: Result<Policy, policy::PolicyError>| match result {
+        Err(policy::PolicyError::Invalid(problems)) => {
+            problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; ")
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(problems(load(&rule("git.rewritten", "allow"))).contains("no rule `git.rewritten`"));
+    assert!(problems(load(&rule("git.rewrite", "deny"))).contains("cannot lift"));
+}
+
+/// For every denied command of the corpus that an option would allow: the rule behind the option allows it, and of all
+/// other denied commands only those of the same program and verb.
+#[test]
+fn what_is_allowed_is_only_what_was_asked() {
+    let strict = strict();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/commands");
+    // The command, the option that allows it, and the program or git verb that is denied.
+    let mut denied: Vec<(String, String, String)> = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let Some((_, line)) = line.split_once('\t') else { continue };
+            let (verdict, analysis) = judge(&strict, &request(line), &context());
+            if let (Some(option), Some(index)) = (verdict.allow_with, verdict.intent) {
+                denied.push((line.to_string(), option, denied_name(&analysis.intents[index])));
+            }
+        }
+    }
+    assert!(denied.len() > 1000, "{}", denied.len());
+    let mut options: Vec<&String> = denied.iter().map(|(_, option, _)| option).collect();
+    options.sort();
+    options.dedup();
+    for option in options {
+        let words = shell_words::split(option).unwrap();
+        let [name, command] = words.as_slice() else { continue };
+        if name != "--allow" {
+            continue;
+        }
+        let policy = allowing(&strict, command);
+        assert_eq!(action(&policy, command), Action::Allow, "{option}");
+        let analysis = judge(&strict, &request(command), &context()).1;
+        let names: Vec<String> = analysis.intents.iter().map(denied_name).collect();
+        for (line, of_line, name) in &denied {
+            let is_allowed = action(&policy, line) == Action::Allow;
+            assert!(
+                !is_allowed || names.contains(name),
+                "{option} also allows {line}, which needs {of_line}"
+            );
+        }
+    }
+}
+
+fn denied_name(intent: &Intent) -> String {
+    match &intent.git {
+        Some(git) => format!("git {}", String::from_utf8_lossy(&git.verb)),
+        None => String::from_utf8_lossy(&intent.program.name).into_owned(),
+    }
+}
+
+#[test]
+fn a_rule_that_allows_nothing_is_reported() {
+    let warnings = |rule: &str| {
+        let text = policy::add_rule(&policy::new_file("more", "strict", "More."), rule);
+        let source = Source { name: "more.toml".to_string(), text: text.into(), built_in: false };
+        let policy = decide::load_text(source, &PolicyDirs::default()).unwrap();
+        let messages = policy.remarks.iter().map(|remark| remark.message.clone());
+        messages.collect::<Vec<_>>().join("; ")
+    };
+    let rule = |more: &str| {
+        format!("[[command]]\nid = \"a\"\nverb = \"rebase\"\naction = \"allow\"\nreason = \"x\"\n{more}\n")
+    };
+    let still = "`git rebase` is still denied by `git.rewrite`";
+    assert!(warnings(&rule("override = true")).contains(still));
+    assert!(!warnings(&rule("lifts = [\"git.rewrite\"]")).contains(still));
+}
