@@ -71,6 +71,9 @@ pub(crate) enum Command {
     /// Allow what a run was refused, by a rule in your policy or the project's
     #[command(after_help = ALLOW_EXAMPLES)]
     Allow(Allow),
+    /// Write the smallest policy that allows what a command does
+    #[command(after_help = LEARN_EXAMPLES)]
+    Learn(Learn),
     /// Set up a repository: detect its languages and agents, and write its .guard/config.toml
     #[command(after_help = INIT_EXAMPLES)]
     Init(Init),
@@ -428,6 +431,51 @@ pub(crate) struct Why {
     /// A command and its arguments: may a run start it?
     #[arg(value_name = "COMMAND", last = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+const LEARN_EXAMPLES: &str = "\
+Examples:
+  guard learn -- cargo build                        # writes learned.toml
+  guard learn --network allow --out ci.toml -- npm test
+  guard learn --from @ --from 0197f0a0              # from runs that you have made already
+  guard run --policy ./learned.toml -- cargo build
+
+The command runs in the sandbox as always: its own worktree, no files outside, an own git repository. Only the rules about
+commands do not apply. By default every host is refused and recorded; --network allow lets it reach them.
+Exit codes: those of the command.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Learn {
+    /// Also learn from this run, or only from it when no command is given; repeatable
+    #[arg(long, value_name = "RUN", required_unless_present = "command")]
+    pub(crate) from: Vec<String>,
+    /// The policy that the learned one extends [default: the project's, yours, or strict]
+    #[arg(long, short)]
+    pub(crate) policy: Option<String>,
+    /// What happens to connections while learning
+    #[arg(long, value_enum, default_value_t = LearnNetwork::Refuse)]
+    pub(crate) network: LearnNetwork,
+    /// A network preset for the run that is watched; repeatable
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) preset: Vec<String>,
+    /// The file to write
+    #[arg(long, value_name = "FILE", default_value_os_t = super::learn::default_out())]
+    pub(crate) out: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What happens to connections while guard learns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LearnNetwork {
+    /// Every host is refused and recorded.
+    Refuse,
+    /// Every host can be reached, and is recorded.
+    Allow,
 }
 
 const INIT_EXAMPLES: &str = "\

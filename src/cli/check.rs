@@ -12,7 +12,7 @@ use super::exit_code::Exit;
 use super::output_schemas::VerdictJson;
 use super::{Failure, stdout_colour};
 use crate::command::{Context, Cwd, Request};
-use crate::decide::{Decision, Verdict, judge};
+use crate::decide::{Decision, Verdict, judge_and_explain};
 use crate::policy::{Action, Policy};
 
 /// A longer line of `--stdin` is rejected without being read into memory.
@@ -31,7 +31,7 @@ pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
         Some(text) => Request::Shell(text.into_vec()),
         None => Request::Argv(args.command.into_iter().map(OsString::into_vec).collect()),
     };
-    let (verdict, analysis) = judge(&policy, &request, &context);
+    let (verdict, analysis) = judge_and_explain(&policy, &request, &context);
     if args.json {
         let json = VerdictJson::new(&verdict, &policy.name).with_intents(&analysis);
         serde_json::to_writer_pretty(&mut *out, &json).map_err(io::Error::from)?;
@@ -217,7 +217,7 @@ fn answer(
     out: &mut dyn Write,
 ) -> Result<Action, Failure> {
     if !is_json_question(line) {
-        let (verdict, _) = judge(policy, &Request::Shell(line.to_vec()), context);
+        let (verdict, _) = judge_and_explain(policy, &Request::Shell(line.to_vec()), context);
         write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, None), out)?;
         return Ok(verdict.action());
     }
@@ -229,7 +229,7 @@ fn answer(
             return Ok(Action::Deny);
         }
     };
-    let (verdict, _) = judge(policy, &request, &context);
+    let (verdict, _) = judge_and_explain(policy, &request, &context);
     write_line(&VerdictJson::new(&verdict, &policy.name).answering(number, id.as_ref()), out)?;
     Ok(verdict.action())
 }

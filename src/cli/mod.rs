@@ -16,6 +16,7 @@ mod doctor;
 mod exec;
 mod exec_args;
 mod exit_code;
+mod learn;
 mod log;
 mod logging;
 mod mcp;
@@ -84,6 +85,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Log(log) => log::run(&log, &mut out),
         args::Command::Init(arguments) => config::init(&arguments, &mut out),
         args::Command::Config(action) => config::config(&action, &mut out),
+        args::Command::Learn(arguments) => learn::run(&arguments, &mut out),
         args::Command::Why(why) => why::run(&why, &mut out),
         args::Command::Allow(allow) => allow::run(&allow, &mut out),
         args::Command::Replay(replay) => replay::run(&replay, &mut out),

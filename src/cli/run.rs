@@ -24,11 +24,30 @@ use crate::transcript::{EventType, Line, Observer, runs_dir};
 
 /// Runs the command, or prints the plan of it (`--dry-run`).
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
+    run_with(arguments, |policy| policy, out).map(|(exit, _)| exit)
+}
+
+/// Like [`run`], with a change of the policy. Also returns the run's id if the command was started.
+pub(super) fn run_with(
+    arguments: &args::Run,
+    change: impl FnOnce(Policy) -> Policy,
+    out: &mut dyn Write,
+) -> Result<(Exit, Option<String>), Failure> {
+    let mut started = None;
+    run_or_plan(arguments, change, &mut started, out).map(|exit| (exit, started))
+}
+
+fn run_or_plan(
+    arguments: &args::Run,
+    change: impl FnOnce(Policy) -> Policy,
+    started: &mut Option<String>,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
     let form = Form::from_args(arguments);
     // First, so that no copy of the environment contains a key.
     let (config, keys) = configuration()?;
     let (arguments, policy) = with_defaults(arguments, &config)?;
-    let arguments = &arguments;
+    let (arguments, policy) = (&arguments, change(policy));
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
@@ -114,6 +133,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     let not_started = result_before_start(&planned.plan);
     match launch.run(planned, streams, observer(form)) {
         Ok(finished) => {
+            *started = Some(finished.result.run_id.clone());
             let exit = report(&finished, form, arguments.quiet, out)?;
             if has_terminal {
                 super::allow::save_answered(&finished.result);

@@ -13,7 +13,7 @@ use super::exit_code::Exit;
 use super::policy::print_json;
 use super::{Failure, allow, log};
 use crate::command::Request;
-use crate::decide::{self, judge, rules_to_allow};
+use crate::decide::{self, judge_and_explain, rules_to_allow};
 use crate::launch::LaunchPlan;
 use crate::policy::Action;
 use crate::terminal_text;
@@ -147,7 +147,7 @@ fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explana
     let policy = super::run::policy_here(policy)?;
     let request = Request::Argv(command.iter().map(|word| word.clone().into_vec()).collect());
     let context = allow::context();
-    let (verdict, _) = judge(&policy, &request, &context);
+    let (verdict, _) = judge_and_explain(&policy, &request, &context);
     let option = verdict.allow_with.as_deref().and_then(|options| shell_words::split(options).ok());
     let rules = match option.as_deref() {
         Some([option, command]) if option == "--allow" => rules_to_allow(&policy, command, &context).ok(),

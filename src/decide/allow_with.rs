@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::verdict::By;
 use super::{analyze, matching, rule_on};
-use crate::command::{Analysis, Arg, Context, Intent, Request};
+use crate::command::{Analysis, Arg, Context, Intent, Request, is_known_verb};
 use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern, Place, Policy, Rule};
 use crate::terminal_text;
 
@@ -47,7 +47,7 @@ impl AllowRule {
     fn new(intent: &Intent, command: &str) -> Option<Self> {
         let mut when = Conditions::default();
         let name = match &intent.git {
-            Some(git) if git.verb.is_empty() => return None,
+            Some(git) if !is_known_verb(&String::from_utf8_lossy(&git.verb)) => return None,
             Some(git) => {
                 let verb = git.name();
                 when.verbs.push(literal(verb.as_bytes())?);
@@ -105,6 +105,36 @@ impl AllowRule {
         }
         self.rule.lifts.push(denying.id.clone());
         Some(())
+    }
+
+    /// Adds what another rule for the same program or verb lifts and matches.
+    pub(super) fn absorb(&mut self, other: &Self) {
+        for id in &other.rule.lifts {
+            if !self.rule.lifts.contains(id) {
+                self.rule.lifts.push(id.clone());
+            }
+        }
+        // A condition that only one of them has would keep the rule from matching the other's command.
+        fn union<T: Clone>(own: &mut Vec<T>, other: &[T], text: impl Fn(&T) -> &str) {
+            if own.is_empty() || other.is_empty() {
+                own.clear();
+                return;
+            }
+            let new: Vec<T> = other
+                .iter()
+                .filter(|item| !own.iter().any(|known| text(known) == text(item)))
+                .cloned()
+                .collect();
+            own.extend(new);
+        }
+        let (own, theirs) = (&mut self.rule.when, &other.rule.when);
+        union(&mut own.subcommands, &theirs.subcommands, Pattern::as_str);
+        union(&mut own.args, &theirs.args, Pattern::as_str);
+        union(&mut own.variables, &theirs.variables, Pattern::as_str);
+        union(&mut own.paths, &theirs.paths, PathPattern::as_str);
+        if own.paths.is_empty() || own.access != theirs.access {
+            own.access = PathAccess::Any;
+        }
     }
 
     /// The rule's id.
@@ -181,7 +211,7 @@ pub fn rules_to_allow(
 }
 
 /// The rule that allows one intent.
-fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Result<AllowRule, CannotAllow> {
+pub(super) fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Result<AllowRule, CannotAllow> {
     let fixed = |by: &str| CannotAllow::Fixed(command.to_string(), by.to_string());
     let mut rule = AllowRule::new(intent, command).ok_or_else(|| fixed("git.default"))?;
     let mut last = String::new();
@@ -289,7 +319,7 @@ fn path_literal(bytes: &[u8]) -> Option<PathPattern> {
     PathPattern::new(&escaped(&plain_text(bytes)?)).ok()
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for character in text.chars() {
         match character {

@@ -7,12 +7,14 @@
 
 mod allow_with;
 mod examples;
+mod learn;
 mod matching;
 mod network;
 mod verdict;
 
 pub use allow_with::{AllowRule, CannotAllow, rules_to_allow};
 pub use examples::{ExampleFailure, check_examples, load, load_text};
+pub use learn::{Learned, Seen, SeenCommand, learn};
 pub use network::{Allowed, NetworkRefusal, NetworkRules, host_option};
 pub use verdict::{Cause, Conditions, Decision, Verdict};
 
@@ -28,11 +30,22 @@ pub fn judge(policy: &Policy, request: &Request, context: &Context) -> (Verdict,
     } else {
         analyze(request, &Context { limits, ..context.clone() })
     };
-    let mut verdict = decide(policy, &analysis);
-    if let (Action::Ask | Action::Deny, Some(index)) = (verdict.action(), verdict.intent) {
-        verdict.allow_with = allow_with::option(policy, &analysis, index, context);
-    }
+    (decide(policy, &analysis), analysis)
+}
+
+/// Like [`judge`], and finds what would allow a denied command. That takes several times as long, so it is for what a
+/// person will read.
+pub fn judge_and_explain(policy: &Policy, request: &Request, context: &Context) -> (Verdict, Analysis) {
+    let (mut verdict, analysis) = judge(policy, request, context);
+    explain(policy, &mut verdict, &analysis, context);
     (verdict, analysis)
+}
+
+/// Adds what would allow the command to a verdict that denies it.
+pub fn explain(policy: &Policy, verdict: &mut Verdict, analysis: &Analysis, context: &Context) {
+    if let (Action::Ask | Action::Deny, Some(index)) = (verdict.action(), verdict.intent) {
+        verdict.allow_with = allow_with::option(policy, analysis, index, context);
+    }
 }
 
 /// Judges an analysed command.

@@ -2,6 +2,7 @@ mod check;
 mod demo;
 mod everyday;
 mod front_door;
+mod learn;
 mod log;
 mod logging;
 mod network;

@@ -406,7 +406,11 @@ fn the_companys_proxy_is_used_and_its_password_stays_outside() {
             if is_known {
                 assert_eq!(said["data"], "from far away", "{}", problem());
             } else {
-                assert!(line.starts_with("HTTP/1.1 502 guard: the upstream proxy 127.0.0.1"), "{}", problem());
+                assert!(
+                    line.starts_with("HTTP/1.1 502 guard: the upstream proxy 127.0.0.1"),
+                    "{}",
+                    problem()
+                );
                 assert!(line.contains("407"), "{}", problem());
                 assert_eq!(events(&ran, "network.error").len(), 1, "{}", problem());
             }

@@ -219,7 +219,7 @@ fn the_question_shows_the_whole_command() {
     scratch.write("work/script.sh", format!("{script} true\n"));
     let shown = at_a_terminal(&scratch, &["n", "n", "n"]);
     // Up to the keys: what follows is the refusal.
-    let question = |part: &str| part.split("[y] once").next().unwrap_or_default().to_string();
+    let question = |part: &str| part.split("[y] yes, once").next().unwrap_or_default().to_string();
     let questions: Vec<String> = shown.split("the agent wants to run: ").skip(1).map(question).collect();
     assert_eq!(questions.len(), 3, "{shown}");
     assert!(questions[0].contains("+at-the-end") && questions[0].matches(&filler).count() == 2, "{shown}");

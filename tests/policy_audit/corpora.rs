@@ -7,7 +7,7 @@ use guard::policy_audit::Corpus;
 
 use crate::support::{built_in, policy};
 
-fn corpora() -> Vec<Corpus> {
+pub(crate) fn corpora() -> Vec<Corpus> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/commands");
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

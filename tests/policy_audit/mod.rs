@@ -1,3 +1,3 @@
-mod corpora;
+pub(crate) mod corpora;
 mod reports;
 mod snapshots;

@@ -1,0 +1,161 @@
+//! `guard learn`: runs a command inside the sandbox without command rules, or reads the transcripts of runs, and writes
+//! the smallest policy that allows what was seen.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::args::{self, Learn, LearnNetwork};
+use super::exit_code::Exit;
+use super::{Failure, allow, log, note};
+use crate::decide::{self, Learned, Seen, SeenCommand, learn};
+use crate::policy::{Action, Policy, PolicyDirs, Source};
+use crate::terminal_text;
+use crate::transcript::{Event, EventType, Step};
+
+/// The most program starts that are learned from.
+const MAX_COMMANDS: usize = 100_000;
+
+pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let base = super::run::policy_here(args.policy.as_deref())?;
+    if args.out.symlink_metadata().is_ok() && !args.force {
+        return Err(Failure::usage(
+            format!("{} already exists", args.out.display()),
+            "--force replaces it; --out names another file",
+        ));
+    }
+    let mut seen = Seen::default();
+    let mut exit = Exit::Success;
+    for run in &args.from {
+        observe(run, &mut seen)?;
+    }
+    if !args.command.is_empty() {
+        let (ended, run_id) = watch(args)?;
+        exit = ended;
+        let Some(run_id) = run_id else { return Ok(exit) };
+        observe(&run_id, &mut seen)?;
+    }
+    let Learned { text, left_out } = learn(&base, &policy_name(&args.out), &seen, &allow::context());
+    let source = Source { name: args.out.display().to_string(), text: text.clone().into(), built_in: false };
+    decide::load_text(source, &PolicyDirs::from_environment())?;
+    for problem in &left_out {
+        note(&format!("guard: not in the policy: {}", terminal_text::replace(problem)));
+    }
+    std::fs::write(&args.out, &text).map_err(|error| {
+        Failure::usage(format!("cannot write {}: {error}", args.out.display()), "--out names another file")
+    })?;
+    let programs = text.lines().filter(|line| line.starts_with("    \"")).count();
+    writeln!(
+        out,
+        "wrote {}: {programs} programs, {} hosts from {} program starts",
+        args.out.display(),
+        seen.hosts.len(),
+        seen.commands.len()
+    )?;
+    let policy = reference(&args.out);
+    writeln!(
+        out,
+        "next: review it, then `guard run --policy {policy} -- COMMAND`; `guard policy diff {} {policy}`",
+        base.name
+    )?;
+    Ok(exit)
+}
+
+/// How a policy file is named on a command line: with a slash, so that it is taken as a path.
+fn reference(path: &Path) -> String {
+    let shown = path.to_string_lossy();
+    let shown = if shown.contains('/') { shown.into_owned() } else { format!("./{shown}") };
+    shell_words::quote(&shown).into_owned()
+}
+
+/// Runs the command without command rules. Returns the run's id if there was a run.
+fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
+    let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
+    let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
+        return Err(Failure::usage("the command cannot be run", "`guard run --dry-run -- COMMAND` says why"));
+    };
+    arguments.command.clone_from(&args.command);
+    arguments.policy.clone_from(&args.policy);
+    arguments.preset.clone_from(&args.preset);
+    if args.network == LearnNetwork::Allow {
+        arguments.allow_host = vec!["*:*".to_string()];
+    }
+    let mut printed = std::io::sink();
+    super::run::run_with(&arguments, without_command_rules, &mut printed)
+}
+
+/// The policy without its rules about commands. The sandbox stays as it is.
+fn without_command_rules(mut policy: Policy) -> Policy {
+    policy.rules.clear();
+    for default in [&mut policy.default_action, &mut policy.git_default_action, &mut policy.git_other_action]
+    {
+        default.action = Action::Allow;
+    }
+    policy
+}
+
+/// Reads what a run did from its transcript.
+fn observe(run: &str, seen: &mut Seen) -> Result<(), Failure> {
+    let run = log::find(Some(run))?;
+    let mut reader = log::open(&run)?;
+    loop {
+        match reader.step().map_err(|error| log::unreadable(&run, &error))? {
+            Step::Event(event) => see(&event, seen),
+            Step::Bad(_) => {}
+            Step::End { .. } => return Ok(()),
+        }
+    }
+}
+
+fn see(event: &Event, seen: &mut Seen) {
+    let text = |key: &str| event.data.get(key).and_then(serde_json::Value::as_str);
+    match event.event_type.parse() {
+        Ok(EventType::Exec | EventType::ExecAllowed | EventType::DenyExec) => {
+            let argv = event.data.get("argv").and_then(serde_json::Value::as_array);
+            let argv = argv.map(|words| {
+                words.iter().filter_map(|word| word.as_str()).map(|word| word.as_bytes().to_vec())
+            });
+            let command = SeenCommand {
+                argv: argv.map(Iterator::collect).unwrap_or_default(),
+                program: text("path").unwrap_or_default().as_bytes().to_vec(),
+                cwd: text("folder").unwrap_or("/").as_bytes().to_vec(),
+            };
+            if !command.argv.is_empty()
+                && seen.commands.len() < MAX_COMMANDS
+                && !seen.commands.contains(&command)
+            {
+                seen.commands.push(command);
+            }
+        }
+        Ok(EventType::NetworkOpen | EventType::NetworkRequest | EventType::DenyNetwork) => {
+            let port = event.data.get("port").and_then(serde_json::Value::as_u64);
+            let is_closed = text("rule") == Some("network.deny");
+            if let (Some(host), Some(port), false) = (text("host"), port, is_closed) {
+                let is_gateway = text("rule").is_some_and(|rule| rule.starts_with("gateway."));
+                if let (Ok(port), false) = (u16::try_from(port), is_gateway) {
+                    seen.hosts.insert((host.to_string(), port));
+                }
+            }
+        }
+        Ok(EventType::Bind | EventType::DenyBind) => {
+            let address = text("to").or_else(|| text("what")).unwrap_or_default();
+            let port =
+                address.split([',', ' ']).find_map(|word| word.rsplit_once(':')?.1.parse::<u16>().ok());
+            seen.ports.extend(port.filter(|port| *port > 0));
+        }
+        _ => {}
+    }
+}
+
+/// The name of the policy: that of its file.
+fn policy_name(out: &Path) -> String {
+    let stem = out.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+    let name: String =
+        stem.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
+    let name = name.trim_matches('-').to_string();
+    if name.is_empty() { "learned".to_string() } else { name }
+}
+
+/// The default file of a learned policy.
+pub(super) fn default_out() -> PathBuf {
+    PathBuf::from("learned.toml")
+}

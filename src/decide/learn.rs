@@ -1,0 +1,191 @@
+//! Writes the smallest policy that allows what a run was seen to do. Pure: observations in, text out.
+//!
+//! The policy extends another one and tightens it to an allow-list: every program that is not named is denied. What the
+//! extended policy denies and the run needed is lifted by one rule for each command. Everything else that the extended
+//! policy denies stays denied.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::allow_with::{AllowRule, CannotAllow, rule_for};
+use super::{analyze, rule_on};
+use crate::command::{Context, Request};
+use crate::policy::{Action, Policy};
+
+/// A name that so many different hosts end in is allowed as a whole.
+const HOSTS_TO_GENERALIZE: usize = 3;
+
+/// A program start that was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenCommand {
+    /// The arguments, the program's name first.
+    pub argv: Vec<Vec<u8>>,
+    /// The file that was executed.
+    pub program: Vec<u8>,
+    /// The working directory.
+    pub cwd: Vec<u8>,
+}
+
+/// What runs were seen to do.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// Program starts.
+    pub commands: Vec<SeenCommand>,
+    /// Hosts and ports that were reached, or that would have been.
+    pub hosts: BTreeSet<(String, u16)>,
+    /// Loopback ports that servers listened on.
+    pub ports: BTreeSet<u16>,
+}
+
+/// A learned policy.
+#[derive(Debug, Clone)]
+pub struct Learned {
+    /// The policy file.
+    pub text: String,
+    /// Commands that no rule can allow, and why.
+    pub left_out: Vec<String>,
+}
+
+/// Writes the policy `name`, which extends `base`. `context` is the context of every command but for its directory.
+pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learned {
+    let mut programs: BTreeMap<String, String> = BTreeMap::new();
+    let mut rules: Vec<AllowRule> = Vec::new();
+    let mut left_out: Vec<String> = Vec::new();
+    // With the default of the learned policy every program needs a rule.
+    let mut tightened = base.clone();
+    tightened.default_action.action = Action::Deny;
+    for command in &seen.commands {
+        let context = Context {
+            cwd: crate::command::Cwd::Known(command.cwd.clone()),
+            resolved: Some(command.program.clone()),
+            limits: base.command_limits(),
+            ..context.clone()
+        };
+        let analysis = analyze(&Request::Argv(command.argv.clone()), &context);
+        for intent in &analysis.intents {
+            let example = intent.line();
+            if intent.git.is_none() && !intent.program.name.is_empty() {
+                let name = String::from_utf8_lossy(&intent.program.name).into_owned();
+                programs.entry(name).or_insert_with(|| example.clone());
+            }
+            // Rules of the base policy that deny it, apart from the default for programs.
+            if rule_on(base, None, intent).action == Action::Allow {
+                continue;
+            }
+            match rule_for(base, intent, &example) {
+                Ok(rule) => merge(&mut rules, rule),
+                Err(CannotAllow::Outside(_)) => {}
+                Err(error) if left_out.len() < 100 => left_out.push(error.to_string()),
+                Err(_) => {}
+            }
+        }
+    }
+    left_out.sort();
+    left_out.dedup();
+    Learned { text: render(base, name, &programs, &rules, seen), left_out }
+}
+
+/// Adds a rule, or adds what it lifts and matches to a rule of the same name.
+fn merge(rules: &mut Vec<AllowRule>, rule: AllowRule) {
+    match rules.iter_mut().find(|known| known.id() == rule.id()) {
+        Some(known) => known.absorb(&rule),
+        None => rules.push(rule),
+    }
+}
+
+fn render(
+    base: &Policy,
+    name: &str,
+    programs: &BTreeMap<String, String>,
+    rules: &[AllowRule],
+    seen: &Seen,
+) -> String {
+    let quoted = |text: &str| toml::Value::String(text.to_string()).to_string();
+    let mut text =
+        crate::policy::new_file(name, &base.name, "Learned: allows what was seen, and nothing else.");
+    text.push_str("# Every program that no rule names is denied.\ndefault_action = \"deny\"\n");
+    let (hosts, ports) = (generalize(&seen.hosts), &seen.ports);
+    if !hosts.is_empty() || !ports.is_empty() {
+        text.push_str("\n[network]\noverride = true\n");
+        if !hosts.is_empty() {
+            let _ = writeln!(text, "# {} hosts and ports were seen.", seen.hosts.len());
+            let hosts: Vec<String> = hosts.iter().map(|host| quoted(host)).collect();
+            let _ = writeln!(text, "allow = [{}]", hosts.join(", "));
+        }
+        if !ports.is_empty() {
+            let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+            let _ = writeln!(text, "listen = [{}]", ports.join(", "));
+        }
+    }
+    if !programs.is_empty() {
+        text.push_str("\n[[command]]\nid = \"learned.programs\"\nprogram = [\n");
+        for (program, example) in programs {
+            let shown = crate::terminal_text::shorten(example, 80);
+            let _ =
+                writeln!(text, "    {}, # {}", quoted(&super::allow_with::escaped(program)), comment(&shown));
+        }
+        text.push_str("]\naction = \"allow\"\noverride = true\nreason = \"These programs were seen.\"\n");
+    }
+    let is_taken = |id: &str| base.rules.iter().any(|rule| rule.id == id);
+    for rule in rules {
+        text.push('\n');
+        text.push_str(&rule.to_toml("This command was seen.", is_taken));
+    }
+    text
+}
+
+/// Text that can stand in a comment.
+fn comment(text: &str) -> String {
+    crate::terminal_text::replace(text).replace(['\n', '\r'], " ")
+}
+
+/// The hosts as entries of a policy. Several names below one domain become one entry for all names below it.
+fn generalize(hosts: &BTreeSet<(String, u16)>) -> Vec<String> {
+    let parent = |host: &str| {
+        let (_, parent) = host.split_once('.')?;
+        // Not a top-level domain, and not an address.
+        (parent.contains('.') && host.parse::<std::net::IpAddr>().is_err()).then(|| parent.to_string())
+    };
+    let mut below: BTreeMap<(String, u16), usize> = BTreeMap::new();
+    for (host, port) in hosts {
+        if let Some(parent) = parent(host) {
+            *below.entry((parent, *port)).or_default() += 1;
+        }
+    }
+    let mut entries = BTreeSet::new();
+    for (host, port) in hosts {
+        let shared = parent(host).filter(|parent| below[&(parent.clone(), *port)] >= HOSTS_TO_GENERALIZE);
+        entries.insert(match (shared, port) {
+            (Some(parent), port) => format!("*.{parent}:{port}"),
+            (None, 22) => format!("raw {host}:22"),
+            (None, 0) => host.clone(),
+            (None, port) => format!("{host}:{port}"),
+        });
+    }
+    entries.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_names_of_a_domain_become_one_entry() {
+        let hosts =
+            |names: &[(&str, u16)]| names.iter().map(|(name, port)| (name.to_string(), *port)).collect();
+        assert_eq!(
+            generalize(&hosts(&[
+                ("a.x.example", 443),
+                ("b.x.example", 443),
+                ("c.x.example", 443),
+                ("y.example", 443)
+            ])),
+            ["*.x.example:443", "y.example:443"]
+        );
+        assert_eq!(
+            generalize(&hosts(&[("a.example", 443), ("b.example", 443), ("c.example", 443)])).len(),
+            3
+        );
+        assert_eq!(generalize(&hosts(&[("10.0.0.1", 22)])), ["raw 10.0.0.1:22"]);
+    }
+}
