@@ -2,23 +2,22 @@
 //!
 //! Input is a seccomp notification. Output is a reply, a transcript event and, for an allowed exec, an [`Expected`]
 //! that [`verify`] compares with the started program. The supervisor denies a request that it cannot read or judge.
+
+mod cache;
 pub(crate) mod executable_identity;
 pub(crate) mod process_memory;
+mod request;
 pub(crate) mod stderr_notice;
 pub(crate) mod verify;
 
-use std::borrow::Cow;
 use std::collections::HashSet;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-
-use serde::Serialize;
+use std::path::Path;
 
 use super::SupervisorConfig;
 use super::event_loop::{
-    Ask, AsyncReply, AsyncResult, CANARY_PROGRAM, Choice, LazyResource, Supervisor, cwd_of, parent_of,
+    Ask, AsyncReply, AsyncResult, CANARY_PROGRAM, Choice, LazyResource, Supervisor, cwd_of,
 };
 use super::shim::protocol;
 use super::shim::protocol::{Answer, Question};
@@ -28,8 +27,10 @@ use crate::policy::Action;
 use crate::sys::ptrace;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::transcript::{EventType, Prepared};
-use executable_identity::{Executable, Identity, Kind, is_loader};
+pub(crate) use cache::Cache;
+use executable_identity::{Executable, is_loader};
 use process_memory::Arguments;
+use request::{ExecRequest, line, text};
 use verify::Expected;
 
 const LONGEST_PATH: usize = 4096;
@@ -37,188 +38,11 @@ const LONGEST_PATH: usize = 4096;
 /// How many leading arguments may name the program that really runs: `node …/npm-cli.js`, `python3 -m pip`.
 const MAX_NAMING_ARGUMENTS: usize = 3;
 
-/// An exec request as the process made it.
-#[derive(Debug, Clone)]
-pub(crate) struct ExecRequest {
-    /// The path as the process passed it.
-    pub(crate) path: Vec<u8>,
-    pub(crate) argv: Vec<Vec<u8>>,
-    pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(crate) cwd: PathBuf,
-    /// The executed file, followed by its `#!` interpreters.
-    pub(crate) chain: Vec<Executable>,
-    /// If the program is the dynamic loader: which of its arguments are copies of known programs (index in `argv`, path
-    /// of the original).
-    pub(crate) loaded: Vec<(usize, Vec<u8>)>,
-}
-
 /// An exec that waits for the user's answer.
 pub(crate) struct Pending {
     notification: Notification,
     exec_request: ExecRequest,
     verdict: Verdict,
-}
-
-/// Hashes of allowed execs. An exec with the same files, arguments, directory and environment is not judged again.
-#[derive(Default)]
-pub(crate) struct Cache {
-    allowed: HashSet<u64>,
-    keys: RandomState,
-}
-
-/// The cache is cleared when it reaches this size.
-const MAX_CACHED: usize = 50_000;
-
-impl Cache {
-    fn key(&self, exec_request: &ExecRequest) -> u64 {
-        let mut hasher = self.keys.build_hasher();
-        exec_request.path.hash(&mut hasher);
-        exec_request.argv.hash(&mut hasher);
-        exec_request.environment.hash(&mut hasher);
-        exec_request.cwd.hash(&mut hasher);
-        for file in &exec_request.chain {
-            file.judged_path().hash(&mut hasher);
-            file.kind.hash(&mut hasher);
-        }
-        exec_request.loaded.hash(&mut hasher);
-        hasher.finish()
-    }
-}
-
-#[derive(Serialize)]
-pub(crate) struct ExecData<'a> {
-    pid: i32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parent: Option<i32>,
-    path: Cow<'a, str>,
-    argv: Vec<Cow<'a, str>>,
-    /// The git subcommand, if `argv` is too long to be recorded in full.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    git: Option<String>,
-    folder: Cow<'a, str>,
-    /// The part of the command that was denied.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    what: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    interpreter: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    copy_of: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rule: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    instead: Option<&'a str>,
-    /// Where the rule is: file and line.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    source: Option<String>,
-    /// The options of `guard run` that would allow it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    allow_with: Option<&'a str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    ancestors: Vec<String>,
-}
-
-fn text(bytes: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(bytes)
-}
-
-impl ExecRequest {
-    /// The path of the executed file.
-    fn program_path(&self) -> Cow<'_, str> {
-        text(self.chain.first().map_or(&self.path, |file| &file.path))
-    }
-
-    pub(crate) fn data(&self, pid: i32, verdict: Option<&Verdict>) -> ExecData<'_> {
-        ExecData {
-            pid,
-            parent: parent_of(pid),
-            path: self.program_path(),
-            argv: super::recorded_argv(&self.argv, super::RECORDED),
-            git: self.hidden_git_verb(),
-            what: None,
-            folder: text(self.cwd.as_os_str().as_bytes()),
-            interpreter: self.chain.get(1).map(|file| text(&file.path)),
-            copy_of: self.chain.iter().find_map(|file| file.copy_of.as_deref()).map(text),
-            rule: None,
-            reason: None,
-            instead: None,
-            source: None,
-            allow_with: None,
-            ancestors: verdict.map(|_| ancestors(pid)).unwrap_or_default(),
-        }
-    }
-
-    /// The subcommand of a git command whose arguments are too long to be recorded in full.
-    fn hidden_git_verb(&self) -> Option<String> {
-        if super::length_of(&self.argv) <= super::RECORDED {
-            return None;
-        }
-        let (argv, resolved) = self.readings().into_iter().last()?;
-        let context = Context {
-            cwd: Cwd::from_absolute(self.cwd.as_os_str().as_bytes()),
-            environment: self.environment.clone(),
-            resolved: Some(resolved),
-            ..Context::default()
-        };
-        let analysis = crate::command::analyze(&Request::Argv(argv), &context);
-        Some(analysis.intents.first()?.git.as_ref()?.name())
-    }
-
-    /// The command as one line for the transcript.
-    fn line(&self) -> String {
-        match self.hidden_git_verb() {
-            Some(verb) => format!("git {verb}: {}", line(&self.argv)),
-            None => line(&self.argv),
-        }
-    }
-
-    /// What the kernel will execute: the file of the last interpreter, and argv with the arguments that `#!` lines add.
-    pub(crate) fn expected_program(&self) -> (Identity, Vec<Vec<u8>>) {
-        let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
-        let mut name = self.path.clone();
-        let mut identity = Identity { device: 0, inode: 0 };
-        for file in &self.chain {
-            identity = file.identity;
-            if let Kind::Script(interpreter, argument) = &file.kind {
-                let mut words = vec![interpreter.clone()];
-                words.extend(argument.clone());
-                words.push(name.clone());
-                words.extend(argv.drain(..).skip(1));
-                argv = words;
-                name.clone_from(interpreter);
-            }
-        }
-        (identity, argv)
-    }
-
-    /// Every command that this exec stands for, as (argv, program): the file as called, and each interpreter with its
-    /// script. The policy must allow all of them.
-    fn readings(&self) -> Vec<(Vec<Vec<u8>>, Vec<u8>)> {
-        let mut readings = Vec::new();
-        let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
-        let mut name = self.path.clone();
-        readings.extend(self.loaded.iter().map(|(at, program)| (argv[*at..].to_vec(), program.clone())));
-        for file in &self.chain {
-            if argv.first().is_none_or(Vec::is_empty) {
-                argv[0].clone_from(&name);
-            }
-            match &file.kind {
-                Kind::Program => readings.push((argv.clone(), file.judged_path().to_vec())),
-                Kind::Script(interpreter, argument) => {
-                    // A script never sees the argv[0] it was called with: the kernel passes its path instead.
-                    argv[0].clone_from(&name);
-                    readings.push((argv.clone(), file.judged_path().to_vec()));
-                    let mut words = vec![interpreter.clone()];
-                    words.extend(argument.clone());
-                    words.append(&mut argv);
-                    argv = words;
-                    name.clone_from(interpreter);
-                }
-            }
-        }
-        readings
-    }
 }
 
 /// The environments that programs may see. If a variable occurs twice, most programs use its first value, others the
@@ -231,18 +55,6 @@ fn possible_environments(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<(Vec<u8>
         readings.push(environment.iter().rev().cloned().collect());
     }
     readings
-}
-
-/// Names of a process's ancestors, nearest first.
-fn ancestors(pid: i32) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut next = parent_of(pid);
-    while let Some(parent) = next.filter(|&parent| parent > 1 && names.len() < 16) {
-        let Ok(name) = std::fs::read(format!("/proc/{parent}/comm")) else { break };
-        names.push(format!("{} ({parent})", text(name.trim_ascii_end())));
-        next = parent_of(parent);
-    }
-    names
 }
 
 impl Supervisor {
@@ -277,7 +89,7 @@ impl Supervisor {
             return self.allow_exec(notification, &exec_request);
         }
         let key = self.cache.key(&exec_request);
-        if self.cache.allowed.contains(&key) {
+        if self.cache.contains(key) {
             return self.allow_exec(notification, &exec_request);
         }
         let (verdict, depends_on_repository) = self.judge_exec(&exec_request);
@@ -288,10 +100,7 @@ impl Supervisor {
                 self.allow_exec_and_verify(notification, &exec_request, true)
             }
             Action::Allow => {
-                if self.cache.allowed.len() >= MAX_CACHED {
-                    self.cache.allowed.clear();
-                }
-                self.cache.allowed.insert(key);
+                self.cache.insert(key);
                 self.allow_exec(notification, &exec_request)
             }
             Action::Deny => Some(self.deny_exec(notification, &exec_request, &verdict)),
@@ -501,7 +310,7 @@ impl Supervisor {
             // The thread stops when the exec succeeds or fails, and continues only after this thread has checked it.
             // Prepare the record now; write it once the outcome is known.
             self.reply(notification.id, Reply::Continue);
-            let record = Prepared::new(exec_request.line(), &exec_request.data(notification.tid, None));
+            let record = Prepared::new(exec_request.line(), &exec_request.data(notification.tid));
             self.expected
                 .push((notification.tid, Expected::of(exec_request, &self.identities, judge_again, record)));
             return None;
@@ -511,7 +320,7 @@ impl Supervisor {
         self.config.recorder.record(
             EventType::ExecAllowed,
             &line(&exec_request.argv),
-            &exec_request.data(notification.tid, None),
+            &exec_request.data(notification.tid),
         );
         Some(Reply::Continue)
     }
@@ -556,15 +365,7 @@ impl Supervisor {
     pub(crate) fn record_denial(&mut self, pid: i32, exec_request: &ExecRequest, verdict: &Verdict) {
         tracing::debug!(rule = %verdict.cause.rule, "refused");
         self.counts.refusals += 1;
-        let data = ExecData {
-            what: Some(verdict.shown_part()),
-            rule: Some(&verdict.cause.rule),
-            reason: Some(&verdict.cause.reason),
-            instead: Some(&verdict.cause.instead),
-            source: verdict.cause.source.as_ref().map(ToString::to_string),
-            allow_with: verdict.allow_with.as_deref(),
-            ..exec_request.data(pid, Some(verdict))
-        };
+        let data = exec_request.denial_data(pid, verdict);
         self.config.recorder.record(EventType::DenyExec, &verdict.refusal_line(), &data);
     }
 
@@ -651,23 +452,4 @@ fn is_check(notification: &Notification) -> bool {
     const AT_EXECVE_CHECK: i32 = 0x10000;
     let [.., flags, _] = notification.arguments;
     i64::from(notification.number) == libc::SYS_execveat && flags as i32 & AT_EXECVE_CHECK != 0
-}
-
-/// A command as one line for the transcript. Of a very long one only the beginning and the end.
-pub(crate) fn line(argv: &[Vec<u8>]) -> String {
-    const LONGEST: usize = 400;
-    let mut line = String::new();
-    for word in super::recorded_argv(argv, LONGEST) {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        if word.is_empty()
-            || word.contains(|c: char| c.is_whitespace() || c.is_control() || "'\"\\$`".contains(c))
-        {
-            line.push_str(&format!("{word:?}"));
-        } else {
-            line.push_str(&word);
-        }
-    }
-    line
 }

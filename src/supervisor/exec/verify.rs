@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use super::executable_identity::{Executable, Identities, Identity};
 use super::process_memory::Arguments;
-use super::{ExecRequest, line};
+use super::request::{ExecRequest, line};
 use crate::policy::Action;
 use crate::supervisor::event_loop::{Supervisor, cwd_of};
 use crate::supervisor::shim::protocol;
@@ -187,7 +187,7 @@ impl Supervisor {
             self.config.recorder.record(
                 EventType::ExecChanged,
                 &format!("started another program than requested: {}{requested}", line(&exec_request.argv)),
-                &exec_request.data(pid, None),
+                &exec_request.data(pid),
             );
             return true;
         }

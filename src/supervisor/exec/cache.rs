@@ -1,0 +1,43 @@
+//! Remembers which execs were allowed, so that a repeated one is not judged again.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+use super::request::ExecRequest;
+
+/// Hashes of allowed execs. An exec with the same files, arguments, directory and environment is not judged again.
+#[derive(Default)]
+pub(crate) struct Cache {
+    allowed: HashSet<u64>,
+    keys: RandomState,
+}
+
+/// The cache is cleared when it reaches this size.
+const MAX_CACHED: usize = 50_000;
+
+impl Cache {
+    pub(crate) fn key(&self, exec_request: &ExecRequest) -> u64 {
+        let mut hasher = self.keys.build_hasher();
+        exec_request.path.hash(&mut hasher);
+        exec_request.argv.hash(&mut hasher);
+        exec_request.environment.hash(&mut hasher);
+        exec_request.cwd.hash(&mut hasher);
+        for file in &exec_request.chain {
+            file.judged_path().hash(&mut hasher);
+            file.kind.hash(&mut hasher);
+        }
+        exec_request.loaded.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    pub(crate) fn contains(&self, key: u64) -> bool {
+        self.allowed.contains(&key)
+    }
+
+    pub(crate) fn insert(&mut self, key: u64) {
+        if self.allowed.len() >= MAX_CACHED {
+            self.allowed.clear();
+        }
+        self.allowed.insert(key);
+    }
+}

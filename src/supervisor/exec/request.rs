@@ -1,0 +1,259 @@
+//! An exec request: what a process asks to execute, and how the transcript records it.
+
+use std::borrow::Cow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::executable_identity::{Executable, Identity, Kind};
+use crate::command::{Context, Cwd, Request};
+use crate::decide::Verdict;
+use crate::supervisor::event_loop::parent_of;
+
+/// How many bytes of a command's arguments are recorded in an event.
+const RECORDED: usize = 64 << 10;
+
+/// An exec request as the process made it.
+#[derive(Debug, Clone)]
+pub(crate) struct ExecRequest {
+    /// The path as the process passed it.
+    pub(crate) path: Vec<u8>,
+    pub(crate) argv: Vec<Vec<u8>>,
+    pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) cwd: PathBuf,
+    /// The executed file, followed by its `#!` interpreters.
+    pub(crate) chain: Vec<Executable>,
+    /// If the program is the dynamic loader: which of its arguments are copies of known programs (index in `argv`, path
+    /// of the original).
+    pub(crate) loaded: Vec<(usize, Vec<u8>)>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ExecData<'a> {
+    pid: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<i32>,
+    path: Cow<'a, str>,
+    argv: Vec<Cow<'a, str>>,
+    /// The git subcommand, if `argv` is too long to be recorded in full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    git: Option<String>,
+    folder: Cow<'a, str>,
+    /// The part of the command that was denied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interpreter: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copy_of: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instead: Option<&'a str>,
+    /// Where the rule is: file and line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    /// The options of `guard run` that would allow it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allow_with: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ancestors: Vec<String>,
+}
+
+pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+impl ExecRequest {
+    /// The path of the executed file.
+    pub(crate) fn program_path(&self) -> Cow<'_, str> {
+        text(self.chain.first().map_or(&self.path, |file| &file.path))
+    }
+
+    /// The data of an event about this exec.
+    pub(crate) fn data(&self, pid: i32) -> ExecData<'_> {
+        ExecData {
+            pid,
+            parent: parent_of(pid),
+            path: self.program_path(),
+            argv: recorded_argv(&self.argv, RECORDED),
+            git: self.hidden_git_verb(),
+            what: None,
+            folder: text(self.cwd.as_os_str().as_bytes()),
+            interpreter: self.chain.get(1).map(|file| text(&file.path)),
+            copy_of: self.chain.iter().find_map(|file| file.copy_of.as_deref()).map(text),
+            rule: None,
+            reason: None,
+            instead: None,
+            source: None,
+            allow_with: None,
+            ancestors: Vec::new(),
+        }
+    }
+
+    /// The data of an event about the denial of this exec.
+    pub(crate) fn denial_data<'a>(&'a self, pid: i32, verdict: &'a Verdict) -> ExecData<'a> {
+        ExecData {
+            what: Some(verdict.shown_part()),
+            rule: Some(&verdict.cause.rule),
+            reason: Some(&verdict.cause.reason),
+            instead: Some(&verdict.cause.instead),
+            source: verdict.cause.source.as_ref().map(ToString::to_string),
+            allow_with: verdict.allow_with.as_deref(),
+            ancestors: ancestors(pid),
+            ..self.data(pid)
+        }
+    }
+
+    /// The subcommand of a git command whose arguments are too long to be recorded in full.
+    fn hidden_git_verb(&self) -> Option<String> {
+        if length_of(&self.argv) <= RECORDED {
+            return None;
+        }
+        let (argv, resolved) = self.readings().into_iter().last()?;
+        let context = Context {
+            cwd: Cwd::from_absolute(self.cwd.as_os_str().as_bytes()),
+            environment: self.environment.clone(),
+            resolved: Some(resolved),
+            ..Context::default()
+        };
+        let analysis = crate::command::analyze(&Request::Argv(argv), &context);
+        Some(analysis.intents.first()?.git.as_ref()?.name())
+    }
+
+    /// The command as one line for the transcript.
+    pub(crate) fn line(&self) -> String {
+        match self.hidden_git_verb() {
+            Some(verb) => format!("git {verb}: {}", line(&self.argv)),
+            None => line(&self.argv),
+        }
+    }
+
+    /// What the kernel will execute: the file of the last interpreter, and argv with the arguments that `#!` lines add.
+    pub(crate) fn expected_program(&self) -> (Identity, Vec<Vec<u8>>) {
+        let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
+        let mut name = self.path.clone();
+        let mut identity = Identity { device: 0, inode: 0 };
+        for file in &self.chain {
+            identity = file.identity;
+            if let Kind::Script(interpreter, argument) = &file.kind {
+                let mut words = vec![interpreter.clone()];
+                words.extend(argument.clone());
+                words.push(name.clone());
+                words.extend(argv.drain(..).skip(1));
+                argv = words;
+                name.clone_from(interpreter);
+            }
+        }
+        (identity, argv)
+    }
+
+    /// Every command that this exec stands for, as (argv, program): the file as called, and each interpreter with its
+    /// script. The policy must allow all of them.
+    pub(crate) fn readings(&self) -> Vec<(Vec<Vec<u8>>, Vec<u8>)> {
+        let mut readings = Vec::new();
+        let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
+        let mut name = self.path.clone();
+        readings.extend(self.loaded.iter().map(|(at, program)| (argv[*at..].to_vec(), program.clone())));
+        for file in &self.chain {
+            if argv.first().is_none_or(Vec::is_empty) {
+                argv[0].clone_from(&name);
+            }
+            match &file.kind {
+                Kind::Program => readings.push((argv.clone(), file.judged_path().to_vec())),
+                Kind::Script(interpreter, argument) => {
+                    // A script never sees the argv[0] it was called with: the kernel passes its path instead.
+                    argv[0].clone_from(&name);
+                    readings.push((argv.clone(), file.judged_path().to_vec()));
+                    let mut words = vec![interpreter.clone()];
+                    words.extend(argument.clone());
+                    words.append(&mut argv);
+                    argv = words;
+                    name.clone_from(interpreter);
+                }
+            }
+        }
+        readings
+    }
+}
+
+/// Names of a process's ancestors, nearest first.
+fn ancestors(pid: i32) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut next = parent_of(pid);
+    while let Some(parent) = next.filter(|&parent| parent > 1 && names.len() < 16) {
+        let Ok(name) = std::fs::read(format!("/proc/{parent}/comm")) else { break };
+        names.push(format!("{} ({parent})", text(name.trim_ascii_end())));
+        next = parent_of(parent);
+    }
+    names
+}
+
+/// A command as one line for the transcript. Of a very long one only the beginning and the end.
+pub(crate) fn line(argv: &[Vec<u8>]) -> String {
+    const LONGEST: usize = 400;
+    let mut line = String::new();
+    for word in recorded_argv(argv, LONGEST) {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        if word.is_empty()
+            || word.contains(|c: char| c.is_whitespace() || c.is_control() || "'\"\\$`".contains(c))
+        {
+            line.push_str(&format!("{word:?}"));
+        } else {
+            line.push_str(&word);
+        }
+    }
+    line
+}
+
+/// Length of a command line, counting a separator after each argument.
+fn length_of(argv: &[Vec<u8>]) -> usize {
+    argv.iter().map(|word| word.len() + 1).sum()
+}
+
+/// The arguments to record in an event: all of them if they fit in `most` bytes, otherwise the first and the last part
+/// with a note about what is missing. The last part is included so that an agent cannot hide an argument behind many
+/// others.
+fn recorded_argv(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
+    let total = length_of(argv);
+    if total <= most {
+        return argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
+    }
+    let (mut head_room, mut tail_room) = (most / 2, most - most / 2);
+    let mut head = Vec::new();
+    let mut rest = argv;
+    while let Some((word, others)) = rest.split_first()
+        && word.len() < head_room
+    {
+        head_room -= word.len() + 1;
+        head.push(String::from_utf8_lossy(word));
+        rest = others;
+    }
+    let mut tail = Vec::new();
+    while let Some((word, others)) = rest.split_last()
+        && word.len() < tail_room
+    {
+        tail_room -= word.len() + 1;
+        tail.push(String::from_utf8_lossy(word));
+        rest = others;
+    }
+    // Cut the arguments at both ends of the gap. They may be one and the same, if it is longer than both parts.
+    if let Some(first) = rest.first() {
+        let part = String::from_utf8_lossy(&first[..head_room.min(first.len())]);
+        head.push(Cow::Owned(format!("{part}…")));
+    }
+    let left_out = length_of(rest).saturating_sub(head_room + tail_room);
+    let hidden = rest.len().saturating_sub(2);
+    head.push(Cow::Owned(format!("… {hidden} arguments and {left_out} bytes are not recorded …")));
+    if let Some(last) = rest.last() {
+        let part = String::from_utf8_lossy(&last[last.len() - tail_room.min(last.len())..]);
+        head.push(Cow::Owned(format!("…{part}")));
+    }
+    head.extend(tail.into_iter().rev());
+    head
+}
