@@ -10,40 +10,48 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::event_loop::{Supervisor, cwd_of, is_below};
+use super::call_context::CallContext;
+use super::process_info::cwd_of;
 use crate::sys::fs;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::transcript::EventType;
 
 const LONGEST_PATH: usize = 4096;
 
-/// The paths that the run may read, with symlinks resolved; computed at first use.
-#[derive(Debug, Default)]
-pub(crate) struct Readable(Option<Vec<PathBuf>>);
+pub(crate) struct WatchHandler {
+    /// Paths the run was granted read access to.
+    granted: Vec<PathBuf>,
+    /// The same with symlinks resolved; computed at first use.
+    resolved: Option<Vec<PathBuf>>,
+    has_mount_namespace: bool,
+}
 
-impl Supervisor {
+impl WatchHandler {
+    pub(crate) fn new(granted: Vec<PathBuf>, has_mount_namespace: bool) -> Self {
+        Self { granted, resolved: None, has_mount_namespace }
+    }
+
     /// Handles `inotify_add_watch`: adds the watch for the caller if it may read the object.
-    pub(crate) fn add_watch(&mut self, notification: &Notification) -> Reply {
-        match self.try_add_watch(notification) {
+    pub(crate) fn add_watch(&mut self, context: &mut CallContext, notification: &Notification) -> Reply {
+        match self.try_add_watch(context, notification) {
             Ok(watch) => Reply::Value(i64::from(watch)),
             Err(error) => Reply::Error(error.raw_os_error().unwrap_or(libc::EACCES)),
         }
     }
 
-    fn try_add_watch(&mut self, notification: &Notification) -> io::Result<i32> {
+    fn try_add_watch(&mut self, context: &mut CallContext, notification: &Notification) -> io::Result<i32> {
         let [number, path, mask, ..] = notification.arguments;
         let (tid, mask) = (notification.tid, mask as u32);
-        self.process_memory.attach(tid);
-        let path = self.process_memory.string(path, LONGEST_PATH)?;
+        let path = context.memory_of(tid).string(path, LONGEST_PATH)?;
         let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
         let follow = mask & libc::IN_DONT_FOLLOW == 0;
-        let object = self.identities.open(tid, &directory, &path, follow)?;
+        let object = context.identities().open(tid, &directory, &path, follow)?;
         // Fetching the descriptor proves that the path was read from the same process.
-        let inotify = self.duplicate_descriptor(notification, number as i32)?;
-        if !self.is_readable(tid, object.as_fd()) {
+        let inotify = context.duplicate_descriptor(notification, number as i32)?;
+        if !self.is_readable(context, tid, object.as_fd()) {
             let shown =
                 std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())).unwrap_or_default();
-            self.record_denial_by_sandbox(
+            context.record_denial_by_sandbox(
                 EventType::DenyWatch,
                 tid,
                 &format!("watch {}", shown.display()),
@@ -59,22 +67,23 @@ impl Supervisor {
     }
 
     /// Whether an opened object is in a directory that the run may read.
-    fn is_readable(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
+    fn is_readable(&mut self, context: &mut CallContext, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;
         };
-        let granted = &self.config.readable;
+        let granted = &self.granted;
         let real = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-        let readable = self.readable.0.get_or_insert_with(|| granted.iter().map(real).collect());
-        if !is_below(&path, readable) {
+        let readable = self.resolved.get_or_insert_with(|| granted.iter().map(real).collect());
+        if !readable.iter().any(|root| path.starts_with(root)) {
             return false;
         }
-        if !self.config.has_mount_namespace {
+        if !self.has_mount_namespace {
             return true;
         }
         // The host and the run's mount namespace use the same paths. Inside the run, this path must lead to the same
         // object.
-        let Ok(inside) = self.identities.open(tid, Path::new("/"), path.as_os_str().as_bytes(), false) else {
+        let Ok(inside) = context.identities().open(tid, Path::new("/"), path.as_os_str().as_bytes(), false)
+        else {
             return false;
         };
         let identity =

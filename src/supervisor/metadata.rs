@@ -8,9 +8,11 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::event_loop::{Supervisor, cwd_of};
+use super::call_context::CallContext;
+use super::exec::process_memory::ProcessMemory;
+use super::process_info::cwd_of;
 use super::sockets::open_below;
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{fs, process};
@@ -62,13 +64,27 @@ enum Change {
     RemoveAttribute(CString),
 }
 
-impl Supervisor {
+pub(crate) struct MetadataHandler {
+    /// Object directories of the user's repository, which the run can only read.
+    objects: Vec<PathBuf>,
+}
+
+impl MetadataHandler {
+    pub(crate) fn new(objects: Vec<PathBuf>) -> Self {
+        Self { objects }
+    }
+
     /// Handles a metadata call: performs it for the caller if the object is the run's own.
-    pub(crate) fn change_metadata(&mut self, notification: &Notification, call: &'static str) -> Reply {
-        self.process_memory.attach(notification.tid);
-        let made = self.read_change(notification, call).and_then(|(object, change)| {
-            let fd = self.open_object(notification, &object)?;
-            if self.is_waiting(notification) {
+    pub(crate) fn change_metadata(
+        &self,
+        context: &mut CallContext,
+        notification: &Notification,
+        call: &'static str,
+    ) -> Reply {
+        let memory = context.memory_of(notification.tid);
+        let made = read_change(memory, notification, call).and_then(|(object, change)| {
+            let fd = open_object(context, notification, &object)?;
+            if context.is_waiting(notification) {
                 Ok((fd, change))
             } else {
                 Err(io::Error::from_raw_os_error(libc::ESRCH))
@@ -78,17 +94,17 @@ impl Supervisor {
             Ok(made) => made,
             Err(error) => return Reply::Error(error.raw_os_error().unwrap_or(libc::EPERM)),
         };
-        if !self.identities.is_in_writable_mount(notification.tid, fd.as_fd())
-            && !self.has_no_path(fd.as_fd())
+        if !context.identities().is_in_writable_mount(notification.tid, fd.as_fd())
+            && !has_no_path(fd.as_fd())
         {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
             // Git updates the times of objects it need not write again and ignores failures. This is not recorded as
             // a denial.
             let is_touch = call == "utime" || call == "utimensat" || call == "utimes";
-            if is_touch && self.config.objects.iter().any(|directory| path.starts_with(directory)) {
+            if is_touch && self.objects.iter().any(|directory| path.starts_with(directory)) {
                 return Reply::Error(libc::EROFS);
             }
-            self.record_denial_by_sandbox(
+            context.record_denial_by_sandbox(
                 EventType::DenyMetadata,
                 notification.tid,
                 &format!("{call} of {}", path.display()),
@@ -102,7 +118,7 @@ impl Supervisor {
             && !(mode & SET_ID_BITS == libc::S_ISGID && is_directory(fd.as_fd()))
         {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
-            self.record_denial_by_sandbox(
+            context.record_denial_by_sandbox(
                 EventType::DenyMetadata,
                 notification.tid,
                 &format!("{call} of {} to {:04o}", path.display(), mode & 0o7777),
@@ -116,128 +132,141 @@ impl Supervisor {
             Err(error) => Reply::Error(error.raw_os_error().unwrap_or(libc::EPERM)),
         }
     }
+}
 
-    /// Whether an object is a pipe, socket or memfd, which has no path. The caller holds it open, so it may change it.
-    fn has_no_path(&self, fd: BorrowedFd<'_>) -> bool {
-        let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) else { return false };
-        let text = path.to_string_lossy();
-        text.starts_with("/memfd:") || !text.starts_with('/')
-    }
+/// Whether an object is a pipe, socket or memfd, which has no path. The caller holds it open, so it may change it.
+fn has_no_path(fd: BorrowedFd<'_>) -> bool {
+    let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) else { return false };
+    let text = path.to_string_lossy();
+    text.starts_with("/memfd:") || !text.starts_with('/')
+}
 
-    fn read_change(&mut self, notification: &Notification, call: &str) -> io::Result<(Object, Change)> {
-        let [a, b, c, d, e, f] = notification.arguments;
-        Ok(match call {
-            "chmod" => (Object::path(a, true), Change::Mode(b as u32)),
-            "fchmod" => (Object::descriptor(a), Change::Mode(b as u32)),
-            "fchmodat" => (Object::at(a, b, 0), Change::Mode(c as u32)),
-            "fchmodat2" => (Object::at(a, b, d), Change::Mode(c as u32)),
-            "chown" => (Object::path(a, true), Change::Owner(b as u32, c as u32)),
-            "lchown" => (Object::path(a, false), Change::Owner(b as u32, c as u32)),
-            "fchown" => (Object::descriptor(a), Change::Owner(b as u32, c as u32)),
-            "fchownat" => (Object::at(a, b, e), Change::Owner(c as u32, d as u32)),
-            "utime" => (Object::path(a, true), Change::Times(self.seconds(b)?)),
-            "utimes" => (Object::path(a, true), Change::Times(self.microseconds(b)?)),
-            "futimesat" if b == 0 => (Object::descriptor(a), Change::Times(self.microseconds(c)?)),
-            "futimesat" => (Object::at(a, b, 0), Change::Times(self.microseconds(c)?)),
-            "utimensat" if b == 0 => (Object::descriptor(a), Change::Times(self.nanoseconds(c)?)),
-            "utimensat" => (Object::at(a, b, d), Change::Times(self.nanoseconds(c)?)),
-            "setxattr" => (Object::path(a, true), self.attribute(b, c, d, e)?),
-            "lsetxattr" => (Object::path(a, false), self.attribute(b, c, d, e)?),
-            "fsetxattr" => (Object::descriptor(a), self.attribute(b, c, d, e)?),
-            "removexattr" => (Object::path(a, true), Change::RemoveAttribute(self.name(b)?)),
-            "lremovexattr" => (Object::path(a, false), Change::RemoveAttribute(self.name(b)?)),
-            "fremovexattr" => (Object::descriptor(a), Change::RemoveAttribute(self.name(b)?)),
-            "setxattrat" => {
-                // struct xattr_args { u64 value; u32 size; u32 flags; }
-                let raw = self.process_memory.bytes(e, (f as usize).clamp(16, 16))?;
-                let number = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-                let value = u64::from(number(0)) | u64::from(number(4)) << 32;
-                (Object::at(a, b, c), self.attribute(d, value, u64::from(number(8)), u64::from(number(12)))?)
+fn read_change(
+    memory: &mut ProcessMemory,
+    notification: &Notification,
+    call: &str,
+) -> io::Result<(Object, Change)> {
+    let [a, b, c, d, e, f] = notification.arguments;
+    Ok(match call {
+        "chmod" => (Object::path(a, true), Change::Mode(b as u32)),
+        "fchmod" => (Object::descriptor(a), Change::Mode(b as u32)),
+        "fchmodat" => (Object::at(a, b, 0), Change::Mode(c as u32)),
+        "fchmodat2" => (Object::at(a, b, d), Change::Mode(c as u32)),
+        "chown" => (Object::path(a, true), Change::Owner(b as u32, c as u32)),
+        "lchown" => (Object::path(a, false), Change::Owner(b as u32, c as u32)),
+        "fchown" => (Object::descriptor(a), Change::Owner(b as u32, c as u32)),
+        "fchownat" => (Object::at(a, b, e), Change::Owner(c as u32, d as u32)),
+        "utime" => (Object::path(a, true), Change::Times(seconds(memory, b)?)),
+        "utimes" => (Object::path(a, true), Change::Times(microseconds(memory, b)?)),
+        "futimesat" if b == 0 => (Object::descriptor(a), Change::Times(microseconds(memory, c)?)),
+        "futimesat" => (Object::at(a, b, 0), Change::Times(microseconds(memory, c)?)),
+        "utimensat" if b == 0 => (Object::descriptor(a), Change::Times(nanoseconds(memory, c)?)),
+        "utimensat" => (Object::at(a, b, d), Change::Times(nanoseconds(memory, c)?)),
+        "setxattr" => (Object::path(a, true), set_attribute(memory, b, c, d, e)?),
+        "lsetxattr" => (Object::path(a, false), set_attribute(memory, b, c, d, e)?),
+        "fsetxattr" => (Object::descriptor(a), set_attribute(memory, b, c, d, e)?),
+        "removexattr" => (Object::path(a, true), Change::RemoveAttribute(attribute_name(memory, b)?)),
+        "lremovexattr" => (Object::path(a, false), Change::RemoveAttribute(attribute_name(memory, b)?)),
+        "fremovexattr" => (Object::descriptor(a), Change::RemoveAttribute(attribute_name(memory, b)?)),
+        "setxattrat" => {
+            // struct xattr_args { u64 value; u32 size; u32 flags; }
+            let raw = memory.bytes(e, (f as usize).clamp(16, 16))?;
+            let number = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+            let value = u64::from(number(0)) | u64::from(number(4)) << 32;
+            (
+                Object::at(a, b, c),
+                set_attribute(memory, d, value, u64::from(number(8)), u64::from(number(12)))?,
+            )
+        }
+        "removexattrat" => (Object::at(a, b, c), Change::RemoveAttribute(attribute_name(memory, d)?)),
+        _ => return Err(io::Error::from_raw_os_error(libc::ENOSYS)),
+    })
+}
+
+fn open_object(
+    context: &mut CallContext,
+    notification: &Notification,
+    object: &Object,
+) -> io::Result<OwnedFd> {
+    let tid = notification.tid;
+    let path = match object.path {
+        Some(address) => context.memory_of(tid).string(address, LONGEST_PATH)?,
+        None => Vec::new(),
+    };
+    let number = object.descriptor.filter(|&number| number != libc::AT_FDCWD || path.is_empty());
+    if path.is_empty() {
+        return match number {
+            Some(number) if object.may_be_empty && number != libc::AT_FDCWD => {
+                process::descriptor_of(context.thread_pidfd(notification)?.as_fd(), number)
             }
-            "removexattrat" => (Object::at(a, b, c), Change::RemoveAttribute(self.name(d)?)),
-            _ => return Err(io::Error::from_raw_os_error(libc::ENOSYS)),
-        })
-    }
-
-    fn open_object(&mut self, notification: &Notification, object: &Object) -> io::Result<OwnedFd> {
-        let tid = notification.tid;
-        let path = match object.path {
-            Some(address) => self.process_memory.string(address, LONGEST_PATH)?,
-            None => Vec::new(),
+            Some(_) if object.may_be_empty => {
+                let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+                context.identities().open(tid, Path::new("/"), directory.as_os_str().as_encoded_bytes(), true)
+            }
+            _ => Err(io::Error::from_raw_os_error(libc::ENOENT)),
         };
-        let number = object.descriptor.filter(|&number| number != libc::AT_FDCWD || path.is_empty());
-        if path.is_empty() {
-            return match number {
-                Some(number) if object.may_be_empty && number != libc::AT_FDCWD => {
-                    process::descriptor_of(self.thread_pidfd(notification)?.as_fd(), number)
-                }
-                Some(_) if object.may_be_empty => {
-                    let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-                    self.identities.open(tid, Path::new("/"), directory.as_os_str().as_encoded_bytes(), true)
-                }
-                _ => Err(io::Error::from_raw_os_error(libc::ENOENT)),
-            };
-        }
-        if let Some(number) = number
-            && path.first() != Some(&b'/')
-        {
-            let directory = process::descriptor_of(self.thread_pidfd(notification)?.as_fd(), number)?;
-            return open_below(directory.as_fd(), &path, object.follow);
-        }
-        let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        self.identities.open(tid, &directory, &path, object.follow)
     }
+    if let Some(number) = number
+        && path.first() != Some(&b'/')
+    {
+        let directory = process::descriptor_of(context.thread_pidfd(notification)?.as_fd(), number)?;
+        return open_below(directory.as_fd(), &path, object.follow);
+    }
+    let directory = cwd_of(tid).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+    context.identities().open(tid, &directory, &path, object.follow)
+}
 
-    fn name(&mut self, address: u64) -> io::Result<CString> {
-        Ok(CString::new(self.process_memory.string(address, LONGEST_NAME)?)?)
-    }
+fn attribute_name(memory: &mut ProcessMemory, address: u64) -> io::Result<CString> {
+    Ok(CString::new(memory.string(address, LONGEST_NAME)?)?)
+}
 
-    fn attribute(&mut self, name: u64, value: u64, size: u64, flags: u64) -> io::Result<Change> {
-        if size as usize > LONGEST_VALUE {
-            return Err(io::Error::from_raw_os_error(libc::E2BIG));
-        }
-        let name = self.name(name)?;
-        Ok(Change::SetAttribute {
-            name,
-            value: self.process_memory.bytes(value, size as usize)?,
-            flags: flags as i32,
-        })
+fn set_attribute(
+    memory: &mut ProcessMemory,
+    name: u64,
+    value: u64,
+    size: u64,
+    flags: u64,
+) -> io::Result<Change> {
+    if size as usize > LONGEST_VALUE {
+        return Err(io::Error::from_raw_os_error(libc::E2BIG));
     }
+    let name = attribute_name(memory, name)?;
+    Ok(Change::SetAttribute { name, value: memory.bytes(value, size as usize)?, flags: flags as i32 })
+}
 
-    fn pairs(&mut self, address: u64, scale: i64) -> io::Result<Option<[(i64, i64); 2]>> {
-        if address == 0 {
-            return Ok(None);
-        }
-        let raw = self.process_memory.bytes(address, 32)?;
-        let number = |index: usize| {
-            let mut bytes = [0u8; 8];
-            bytes.copy_from_slice(&raw[index * 8..index * 8 + 8]);
-            i64::from_ne_bytes(bytes)
-        };
-        let bad = || io::Error::from_raw_os_error(libc::EINVAL);
-        let scaled = |value: i64| if scale == 1 { Some(value) } else { value.checked_mul(scale) };
-        let pair = |index: usize| Some((number(index), scaled(number(index + 1))?));
-        Ok(Some([pair(0).ok_or_else(bad)?, pair(2).ok_or_else(bad)?]))
+fn time_pairs(memory: &mut ProcessMemory, address: u64, scale: i64) -> io::Result<Option<[(i64, i64); 2]>> {
+    if address == 0 {
+        return Ok(None);
     }
+    let raw = memory.bytes(address, 32)?;
+    let number = |index: usize| {
+        let mut bytes = [0u8; 8];
+        bytes.copy_from_slice(&raw[index * 8..index * 8 + 8]);
+        i64::from_ne_bytes(bytes)
+    };
+    let bad = || io::Error::from_raw_os_error(libc::EINVAL);
+    let scaled = |value: i64| if scale == 1 { Some(value) } else { value.checked_mul(scale) };
+    let pair = |index: usize| Some((number(index), scaled(number(index + 1))?));
+    Ok(Some([pair(0).ok_or_else(bad)?, pair(2).ok_or_else(bad)?]))
+}
 
-    fn nanoseconds(&mut self, address: u64) -> io::Result<Option<[(i64, i64); 2]>> {
-        self.pairs(address, 1)
-    }
+fn nanoseconds(memory: &mut ProcessMemory, address: u64) -> io::Result<Option<[(i64, i64); 2]>> {
+    time_pairs(memory, address, 1)
+}
 
-    fn microseconds(&mut self, address: u64) -> io::Result<Option<[(i64, i64); 2]>> {
-        self.pairs(address, 1000)
-    }
+fn microseconds(memory: &mut ProcessMemory, address: u64) -> io::Result<Option<[(i64, i64); 2]>> {
+    time_pairs(memory, address, 1000)
+}
 
-    fn seconds(&mut self, address: u64) -> io::Result<Option<[(i64, i64); 2]>> {
-        if address == 0 {
-            return Ok(None);
-        }
-        let raw = self.process_memory.bytes(address, 16)?;
-        let mut bytes = [[0u8; 8]; 2];
-        bytes[0].copy_from_slice(&raw[..8]);
-        bytes[1].copy_from_slice(&raw[8..]);
-        Ok(Some(bytes.map(|bytes| (i64::from_ne_bytes(bytes), 0))))
+fn seconds(memory: &mut ProcessMemory, address: u64) -> io::Result<Option<[(i64, i64); 2]>> {
+    if address == 0 {
+        return Ok(None);
     }
+    let raw = memory.bytes(address, 16)?;
+    let mut bytes = [[0u8; 8]; 2];
+    bytes[0].copy_from_slice(&raw[..8]);
+    bytes[1].copy_from_slice(&raw[8..]);
+    Ok(Some(bytes.map(|bytes| (i64::from_ne_bytes(bytes), 0))))
 }
 
 fn is_directory(fd: BorrowedFd<'_>) -> bool {

@@ -6,20 +6,30 @@
 //! request that it could not read or judge.
 #![forbid(unsafe_code)]
 
+mod background;
+mod call_context;
+mod config;
 mod event_loop;
 mod exec;
 #[doc(hidden)]
 pub mod fuzzing;
 mod inotify;
+mod lazy_resources;
 mod metadata;
+mod process_info;
 mod process_limit;
+mod processes;
+mod prompt;
 mod repo_scope;
 pub mod shim;
 mod sockets;
 
-pub use event_loop::{
-    Ask, CANARY_PROGRAM, Choice, Counts, Handle, LazyResource, SupervisorConfig, supervise,
-};
+pub use call_context::Counts;
+pub use config::SupervisorConfig;
+pub use event_loop::{Handle, supervise};
+pub use exec::CANARY_PROGRAM;
+pub use lazy_resources::LazyResource;
+pub use prompt::{Ask, Choice};
 pub use repo_scope::{Judged, Repositories};
 pub use shim::server::{ShimService, bind, serve};
 

@@ -251,6 +251,24 @@ impl Identities {
         self.find_original(&mut file, metadata.size(), &own)
     }
 
+    /// The dynamic loader runs any file it is given. If the program is the loader, returns which of its arguments are
+    /// copies of known programs, as (index, path of the original).
+    pub(crate) fn loaded_programs(
+        &mut self,
+        tid: i32,
+        cwd: &Path,
+        chain: &[Executable],
+        argv: &[Vec<u8>],
+    ) -> Vec<(usize, Vec<u8>)> {
+        /// The loader's options precede the program, so only this many arguments are checked.
+        const MOST_WORDS: usize = 32;
+        if !matches!(chain, [file] if is_loader(file.judged_path())) {
+            return Vec::new();
+        }
+        let words = argv.iter().enumerate().skip(1).take(MOST_WORDS);
+        words.filter_map(|(at, word)| Some((at, self.original_of_copy(tid, cwd, word)?))).collect()
+    }
+
     /// The program that a process runs now. `foreign` is the expected program, if the agent cannot write to it; it is
     /// recognised by device and inode alone.
     pub(crate) fn running_program(

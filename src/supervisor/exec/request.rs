@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::executable_identity::{Executable, Identity, Kind};
 use crate::command::{Context, Cwd, Request};
 use crate::decide::Verdict;
-use crate::supervisor::event_loop::parent_of;
+use crate::supervisor::process_info::parent_of;
 
 /// How many bytes of a command's arguments are recorded in an event.
 const RECORDED: usize = 64 << 10;

@@ -16,10 +16,31 @@ const MOST_THREADS: usize = 16;
 /// How long the supervisor delays its reply to the denied call, so that the text arrives first.
 const MAX_DELAY: Duration = Duration::from_millis(50);
 
+/// The last denial that was written. A shell tries several PATH directories: the reason is written once.
+#[derive(Debug, Default)]
+pub(crate) struct DenialNotices {
+    /// Thread id and text.
+    last: Option<(i32, String)>,
+}
+
+impl DenialNotices {
+    pub(crate) fn is_last(&self, tid: i32, line: &str) -> bool {
+        self.last.as_ref().is_some_and(|(known, text)| *known == tid && text == line)
+    }
+
+    /// Writes the reason of a denial to a thread's standard error. Without `thread` it only remembers the reason.
+    pub(crate) fn write(&mut self, tid: i32, line: String, thread: Option<OwnedFd>) {
+        if let Some(thread) = thread {
+            write_notice(&thread, &line);
+        }
+        self.last = Some((tid, line));
+    }
+}
+
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Writes a line to the standard error of a thread of the run.
-pub(crate) fn write_notice(thread: &OwnedFd, line: &str) {
+fn write_notice(thread: &OwnedFd, line: &str) {
     let Ok(stderr) = process::descriptor_of(thread.as_fd(), 2) else { return };
     if THREADS.fetch_add(1, Ordering::AcqRel) >= MOST_THREADS {
         THREADS.fetch_sub(1, Ordering::AcqRel);

@@ -9,10 +9,13 @@ use std::io;
 use std::path::PathBuf;
 
 use super::executable_identity::{Executable, Identities, Identity};
+use super::judge::ExecJudge;
 use super::process_memory::Arguments;
+use super::record_denied_exec;
 use super::request::{ExecRequest, line};
 use crate::policy::Action;
-use crate::supervisor::event_loop::{Supervisor, cwd_of};
+use crate::supervisor::call_context::CallContext;
+use crate::supervisor::process_info::cwd_of;
 use crate::supervisor::shim::protocol;
 use crate::sys::ptrace::{self, Change};
 use crate::transcript::{EventType, Prepared};
@@ -64,14 +67,52 @@ struct Actual {
     cwd: PathBuf,
 }
 
-impl Supervisor {
+/// Compares started programs with those that were allowed.
+#[derive(Debug, Default)]
+pub(crate) struct ExecVerifier {
+    /// Threads in the middle of an allowed exec, with the program they are expected to become.
+    expected: Vec<(i32, Expected)>,
+}
+
+impl ExecVerifier {
+    /// Expects a thread to become this program.
+    pub(crate) fn expect(&mut self, tid: i32, expected: Expected) {
+        self.expected.push((tid, expected));
+    }
+
+    /// Forgets what a thread was expected to become.
+    pub(crate) fn forget(&mut self, tid: i32) {
+        self.expected.retain(|(known, _)| *known != tid);
+    }
+
+    pub(crate) fn has_unfinished(&self) -> bool {
+        !self.expected.is_empty()
+    }
+
+    /// Handles all pending ptrace events.
+    pub(crate) fn handle_ptrace_events(&mut self, context: &mut CallContext, judge: &ExecJudge) {
+        let only = |expected: &[(i32, Expected)]| match expected {
+            [(tid, _)] => Some(*tid),
+            _ => None,
+        };
+        while let Ok(Some((pid, change))) = ptrace::next_change(only(&self.expected)) {
+            self.handle_ptrace_event(context, judge, pid, change);
+        }
+    }
+
     /// Handles a ptrace event: a traced thread has stopped or exited.
-    pub(crate) fn handle_ptrace_event(&mut self, pid: i32, change: Change) {
+    fn handle_ptrace_event(
+        &mut self,
+        context: &mut CallContext,
+        judge: &ExecJudge,
+        pid: i32,
+        change: Change,
+    ) {
         match change {
             Change::Exec(former) => {
                 let at = self.expected.iter().position(|(tid, _)| *tid == former);
                 let expected = at.map(|at| self.expected.swap_remove(at).1);
-                if self.is_as_expected(pid, expected.as_ref()) {
+                if is_as_expected(context, judge, pid, expected.as_ref()) {
                     let _ = ptrace::detach(pid, 0);
                 } else {
                     let _ = nix::sys::signal::kill(
@@ -84,15 +125,15 @@ impl Supervisor {
             Change::Stop(signal) => {
                 // The exec failed in the kernel. The errno is in the thread's return register.
                 let errno = ptrace::call_result(pid).ok().filter(|result| (-MOST_ERRNO..0).contains(result));
-                self.record_failed_exec(pid, errno.map(|result| -result as i32));
+                self.record_failed_exec(context, pid, errno.map(|result| -result as i32));
                 let _ = ptrace::detach(pid, signal);
             }
-            Change::Exit => self.record_failed_exec(pid, None),
+            Change::Exit => self.record_failed_exec(context, pid, None),
         }
     }
 
     /// Records that an allowed exec did not happen: it failed with `errno`, or (`None`) the thread was killed first.
-    fn record_failed_exec(&mut self, tid: i32, errno: Option<i32>) {
+    fn record_failed_exec(&mut self, context: &CallContext, tid: i32, errno: Option<i32>) {
         let Some(at) = self.expected.iter().position(|(known, _)| *known == tid) else { return };
         let (_, expected) = self.expected.swap_remove(at);
         let why = match errno {
@@ -104,94 +145,94 @@ impl Supervisor {
             data.insert("errno".to_string(), errno.into());
         }
         let message = expected.record.prefixed(&format!("did not start ({why}): "));
-        self.config.recorder.record(EventType::ExecFailed, &message, &data);
+        context.record(EventType::ExecFailed, &message, &data);
     }
 
     /// Records every exec that was still in progress when the run ended.
-    pub(crate) fn record_unfinished_execs(&mut self) {
+    pub(crate) fn record_unfinished(&mut self, context: &CallContext) {
         while let Some((tid, _)) = self.expected.first() {
-            self.record_failed_exec(*tid, None);
+            self.record_failed_exec(context, *tid, None);
         }
     }
+}
 
-    /// Records a program that has started, before its first instruction.
-    fn record_started_exec(&mut self, expected: &Expected) {
-        self.counts.starts += 1;
-        self.config.recorder.record_prepared(EventType::Exec, &expected.record);
-    }
+fn read_started_program(
+    context: &mut CallContext,
+    pid: i32,
+    expected: Option<&Expected>,
+) -> io::Result<Actual> {
+    let no_process = || io::Error::from_raw_os_error(libc::ESRCH);
+    let stack = ptrace::stack_pointer(pid)?;
+    Ok(Actual {
+        arguments: context.memory_of(pid).started_with(stack, protocol::is_relevant)?,
+        program: context
+            .identities()
+            .running_program(pid, expected.and_then(|known| known.foreign.as_ref()))?,
+        cwd: cwd_of(pid).ok_or_else(no_process)?,
+    })
+}
 
-    fn read_started_program(&mut self, pid: i32, expected: Option<&Expected>) -> io::Result<Actual> {
-        let no_process = || io::Error::from_raw_os_error(libc::ESRCH);
-        let stack = ptrace::stack_pointer(pid)?;
-        self.process_memory.attach(pid);
-        Ok(Actual {
-            arguments: self.process_memory.started_with(stack, protocol::is_relevant)?,
-            program: self
-                .identities
-                .running_program(pid, expected.and_then(|known| known.foreign.as_ref()))?,
-            cwd: cwd_of(pid).ok_or_else(no_process)?,
-        })
-    }
-
-    /// Whether a started program is what was allowed, or something else that the policy allows too.
-    fn is_as_expected(&mut self, pid: i32, expected: Option<&Expected>) -> bool {
-        let Actual { program, arguments, cwd } = match self.read_started_program(pid, expected) {
-            Ok(actual) => actual,
-            // The process was killed and has left its exec stop. This is not a denial.
-            Err(_)
-                if ptrace::stack_pointer(pid)
-                    .is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH)) =>
-            {
-                return false;
-            }
-            Err(_) => {
-                self.record_denial_by_sandbox(
-                    EventType::DenyExec,
-                    pid,
-                    "a started program that guard cannot inspect",
-                    "sandbox.unreadable",
-                    "guard cannot read the memory or the file of the started program, so it killed the process.",
-                );
-                return false;
-            }
-        };
-        let is_unchanged = expected.is_some_and(|expected| {
-            expected.identity == program.identity
-                && expected.copy_of == program.copy_of
-                && expected.arguments == arguments
-                && expected.cwd == cwd
-        });
-        if is_unchanged
-            && let Some(expected) = expected
-            && !expected.judge_again
+/// Whether a started program is what was allowed, or something else that the policy allows too.
+fn is_as_expected(
+    context: &mut CallContext,
+    judge: &ExecJudge,
+    pid: i32,
+    expected: Option<&Expected>,
+) -> bool {
+    let Actual { program, arguments, cwd } = match read_started_program(context, pid, expected) {
+        Ok(actual) => actual,
+        // The process was killed and has left its exec stop. This is not a denial.
+        Err(_)
+            if ptrace::stack_pointer(pid).is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH)) =>
         {
-            self.record_started_exec(expected);
-            return true;
+            return false;
         }
-        let Arguments { argv, environment } = arguments;
-        let loaded = self.loaded(pid, &cwd, std::slice::from_ref(&program), &argv);
-        let path = program.path.clone();
-        let exec_request = ExecRequest { path, environment, cwd, chain: vec![program], argv, loaded };
-        let (verdict, _) = self.judge_exec(&exec_request);
-        if verdict.action() == Action::Allow
-            && is_unchanged
-            && let Some(expected) = expected
-        {
-            self.record_started_exec(expected);
-            return true;
-        }
-        if verdict.action() == Action::Allow {
-            self.counts.starts += 1;
-            let requested =
-                expected.map(|expected| expected.record.prefixed(", requested: ")).unwrap_or_default();
-            self.config.recorder.record(
-                EventType::ExecChanged,
-                &format!("started another program than requested: {}{requested}", line(&exec_request.argv)),
-                &exec_request.data(pid),
+        Err(_) => {
+            context.record_denial_by_sandbox(
+                EventType::DenyExec,
+                pid,
+                "a started program that guard cannot inspect",
+                "sandbox.unreadable",
+                "guard cannot read the memory or the file of the started program, so it killed the process.",
             );
-            return true;
+            return false;
         }
-        self.record_denial(pid, &exec_request, &verdict);
-        false
+    };
+    let is_unchanged = expected.is_some_and(|expected| {
+        expected.identity == program.identity
+            && expected.copy_of == program.copy_of
+            && expected.arguments == arguments
+            && expected.cwd == cwd
+    });
+    if is_unchanged
+        && let Some(expected) = expected
+        && !expected.judge_again
+    {
+        context.record_prepared_start(EventType::Exec, &expected.record);
+        return true;
     }
+    let Arguments { argv, environment } = arguments;
+    let loaded = context.identities().loaded_programs(pid, &cwd, std::slice::from_ref(&program), &argv);
+    let path = program.path.clone();
+    let exec_request = ExecRequest { path, environment, cwd, chain: vec![program], argv, loaded };
+    let (verdict, _) = judge.judge(&exec_request);
+    if verdict.action() == Action::Allow
+        && is_unchanged
+        && let Some(expected) = expected
+    {
+        context.record_prepared_start(EventType::Exec, &expected.record);
+        return true;
+    }
+    if verdict.action() == Action::Allow {
+        let requested =
+            expected.map(|expected| expected.record.prefixed(", requested: ")).unwrap_or_default();
+        context.record_start(
+            EventType::ExecChanged,
+            &format!("started another program than requested: {}{requested}", line(&exec_request.argv)),
+            &exec_request.data(pid),
+        );
+        return true;
+    }
+    record_denied_exec(context, pid, &exec_request, &verdict);
+    false
 }

@@ -4,26 +4,32 @@
 //! socket. The kernel never reads the address from the caller's memory, so a change there after the check has no
 //! effect.
 
+mod address;
+
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, OsStr};
-use std::io::{self, Read as _};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nix::sys::socket::sockopt::{Ipv6V6Only, SendTimeout};
+use nix::sys::socket::sockopt::SendTimeout;
 use nix::sys::socket::{SockaddrStorage, getpeername, getsockopt, setsockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde::Serialize;
 
-use super::event_loop::{AsyncReply, AsyncResult, Supervisor, cwd_of};
+use self::address::{NAME_SERVICE, Target, is_loopback, is_name_server, loopback_instead_of, mapped, target};
+use super::background::BackgroundResult;
+use super::call_context::CallContext;
+use super::process_info::cwd_of;
 use super::shim::protocol::CONTROL_NAME;
-use crate::decide::{NetworkRefusal, host_option};
-use crate::egress::{Peer, Purpose};
-use crate::policy::{Host, unmap_ipv4};
+use crate::decide::{NetworkRefusal, NetworkRules, host_option};
+use crate::egress::{Peer, PeerRegistry, Purpose};
+use crate::policy::Host;
 use crate::sys::fs::{Walk, open_in};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::socket;
@@ -31,7 +37,7 @@ use crate::transcript::EventType;
 
 /// Sockets that the run has bound: internet sockets by inode, unix sockets by name.
 #[derive(Debug, Default)]
-pub(crate) struct BoundSockets {
+struct BoundSockets {
     inodes: HashSet<u64>,
     /// Maps the name that the kernel reports for a unix socket to the path that the run bound.
     names: HashMap<Vec<u8>, Vec<u8>>,
@@ -53,101 +59,6 @@ const MOST_WAITING: usize = 256;
 
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// What a raw socket address refers to.
-enum Target {
-    /// A unix socket at a path, as the caller wrote it.
-    UnixPath(Vec<u8>),
-    /// An abstract or unnamed unix socket.
-    UnixAbstract,
-    Internet(SocketAddr),
-    /// `AF_UNSPEC`: dissolves a connection.
-    Unspecified,
-    /// A netlink route socket without multicast subscriptions.
-    Route,
-    Other,
-}
-
-fn target(address: &[u8]) -> Option<Target> {
-    let body = address.get(2..).unwrap_or_default();
-    let port = || body.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes));
-    Some(match socket::family(address)? {
-        libc::AF_UNSPEC => Target::Unspecified,
-        libc::AF_UNIX => match body.first() {
-            None | Some(0) => Target::UnixAbstract,
-            Some(_) => Target::UnixPath(body.split(|&byte| byte == 0).next()?.to_vec()),
-        },
-        libc::AF_INET => {
-            let ip: [u8; 4] = *body.get(2..)?.first_chunk()?;
-            Target::Internet(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(ip)), port()?))
-        }
-        libc::AF_INET6 => {
-            let ip: [u8; 16] = *body.get(6..)?.first_chunk()?;
-            Target::Internet(SocketAddr::new(IpAddr::V6(Ipv6Addr::from(ip)), port()?))
-        }
-        libc::AF_NETLINK => {
-            let groups = body.get(6..)?.first_chunk::<4>()?;
-            if *groups == [0; 4] { Target::Route } else { Target::Other }
-        }
-        _ => Target::Other,
-    })
-}
-
-fn is_loopback(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_loopback(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),
-    }
-}
-
-/// The DNS port.
-const NAME_SERVICE: u16 = 53;
-/// Read at most this much of `/etc/resolv.conf`.
-const LONGEST_CONFIGURATION: u64 = 64 << 10;
-
-/// Whether C libraries send DNS queries to this address: `/etc/resolv.conf` lists it, or it is the default, 127.0.0.1.
-/// The file is read every time, because it changes with the machine's networks.
-fn is_name_server(ip: IpAddr) -> bool {
-    let mut text = String::new();
-    if let Ok(file) = std::fs::File::open("/etc/resolv.conf") {
-        let _ = file.take(LONGEST_CONFIGURATION).read_to_string(&mut text);
-    }
-    let ip = unmap_ipv4(ip);
-    ip == Ipv4Addr::LOCALHOST || name_servers(&text).any(|server| server == ip)
-}
-
-fn name_servers(configuration: &str) -> impl Iterator<Item = IpAddr> {
-    configuration.lines().filter_map(|line| {
-        let address = line.trim_start().strip_prefix("nameserver")?;
-        let address = address.strip_prefix([' ', '\t'])?.split_whitespace().next()?;
-        // Drop the interface of a link-local address.
-        address.split('%').next()?.parse().ok().map(unmap_ipv4)
-    })
-}
-
-/// An IPv4 address in its IPv6-mapped form.
-fn mapped(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
-        IpAddr::V6(_) => address,
-    }
-}
-
-/// The loopback address to bind instead of the requested one; `None` for an address of another interface. A dual-stack
-/// `::` becomes 127.0.0.1: most clients use that, and those that use `localhost` try both.
-fn loopback_instead_of(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
-    let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), at.port());
-    match at.ip() {
-        ip if is_loopback(ip) => Some(at),
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Some(here),
-        IpAddr::V6(ip) if ip.to_ipv4_mapped() == Some(Ipv4Addr::UNSPECIFIED) => Some(mapped(here)),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => match getsockopt(&fd, Ipv6V6Only) {
-            Ok(false) => Some(mapped(here)),
-            Ok(true) | Err(_) => Some(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), at.port())),
-        },
-        _ => None,
-    }
-}
-
 /// Why a socket call is denied: rule and reason.
 type Refusal<'r> = (&'static str, &'r str);
 
@@ -162,41 +73,60 @@ const ANY_PORT: Refusal<'_> =
     ("sandbox.network", "Listening on a port that the kernel chooses needs `loopback = true` in the policy.");
 const FAMILY: Refusal<'_> = ("sandbox.network", "Runs cannot use sockets of this address family.");
 
-impl Supervisor {
-    /// A duplicate of the caller's socket, and the raw address it passed.
-    fn socket_call(&mut self, notification: &Notification) -> io::Result<(OwnedFd, Vec<u8>)> {
-        let [_, address, length, ..] = notification.arguments;
-        let length = (length as u32) as usize;
-        if length > LONGEST_ADDRESS {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        self.process_memory.attach(notification.tid);
-        let address = self.process_memory.bytes(address, length)?;
-        Ok((self.socket(notification)?, address))
-    }
+pub(crate) struct SocketHandler {
+    bound: BoundSockets,
+    /// The egress listeners, and the connections that the supervisor has announced to them.
+    peer_registry: Arc<PeerRegistry>,
+    /// Network rules for programs without proxy support.
+    rules: Arc<NetworkRules>,
+    /// Path of the control socket that shims connect to.
+    control: PathBuf,
+    /// Loopback port to which the canary tries to connect. The connect must be denied.
+    canary_port: u16,
+    /// Whether programs of the run may listen on any loopback port and connect to each other there.
+    loopback: bool,
+    /// Loopback ports that programs of the run may listen on even without `loopback`.
+    listen: Vec<u16>,
+}
 
-    /// A duplicate of the caller's socket.
-    fn socket(&mut self, notification: &Notification) -> io::Result<OwnedFd> {
-        self.duplicate_descriptor(notification, notification.arguments[0] as i32)
+impl SocketHandler {
+    pub(crate) fn new(
+        peer_registry: Arc<PeerRegistry>,
+        rules: Arc<NetworkRules>,
+        control: PathBuf,
+        canary_port: u16,
+        loopback: bool,
+        listen: Vec<u16>,
+    ) -> Self {
+        let bound = BoundSockets::default();
+        Self { bound, peer_registry, rules, control, canary_port, loopback, listen }
     }
 
     /// Handles a connect. Returns `None` if the reply follows later.
-    pub(crate) fn connect(&mut self, notification: &Notification) -> Option<Reply> {
-        let (fd, address) = match self.socket_call(notification) {
+    pub(crate) fn connect(
+        &mut self,
+        context: &mut CallContext,
+        notification: &Notification,
+    ) -> Option<Reply> {
+        let (fd, address) = match socket_call(context, notification) {
             Ok(call) => call,
             Err(error) => return Some(error_reply(&error)),
         };
         let Some(target) = target(&address) else { return Some(Reply::Error(libc::EINVAL)) };
         match target {
-            Target::UnixPath(path) => self.connect_unix(notification, fd, &path),
+            Target::UnixPath(path) => self.connect_unix(context, notification, fd, &path),
             Target::UnixAbstract => {
-                Some(self.deny_socket_call(notification, "connect", "an abstract socket", UNIX_ABSTRACT))
+                Some(deny_socket_call(context, notification, "connect", "an abstract socket", UNIX_ABSTRACT))
             }
-            Target::Internet(to) => self.connect_internet(notification, fd, address, to),
+            Target::Internet(to) => self.connect_internet(context, notification, fd, address, to),
             Target::Unspecified => Some(reply_for(socket::connect(fd.as_fd(), &address))),
-            Target::Route | Target::Other => {
-                Some(self.deny_socket_call(notification, "connect", "an address of another family", FAMILY))
-            }
+            Target::Route | Target::Other => Some(deny_socket_call(
+                context,
+                notification,
+                "connect",
+                "an address of another family",
+                FAMILY,
+            )),
         }
     }
 
@@ -204,34 +134,36 @@ impl Supervisor {
     /// the policy allows. Denies everything else.
     fn connect_internet(
         &mut self,
+        context: &mut CallContext,
         notification: &Notification,
         fd: OwnedFd,
         address: Vec<u8>,
         to: SocketAddr,
     ) -> Option<Reply> {
-        let peer_registry = self.config.peer_registry.clone();
+        let peer_registry = self.peer_registry.clone();
         if peer_registry.is_listener(to) {
-            return self.connect_to_listener(notification, fd, address, Purpose::Listener);
+            return self.connect_to_listener(context, notification, fd, address, Purpose::Listener);
         }
-        if is_loopback(to.ip()) && to.port() == self.config.canary_port {
+        if is_loopback(to.ip()) && to.port() == self.canary_port {
             // The canary. Denied, but not recorded as an action of the agent.
             return Some(Reply::Error(libc::EACCES));
         }
         if let Some(server) = self.run_server_address(to) {
-            self.record_socket_call(EventType::Connect, notification.tid, &to.to_string());
+            record_socket_call(context, EventType::Connect, notification.tid, &to.to_string());
             let address = if server == to { address } else { socket::internet_address(server) };
-            return self.connect_later(notification, fd, address, None);
+            return connect_later(context, notification, fd, address, None);
         }
         let purpose = if to.port() == NAME_SERVICE && is_name_server(to.ip()) {
             Purpose::Lookup
         } else {
             let host = peer_registry.host_at(to.ip());
-            match (self.config.rules.judge_connect(&host, to.port()), &host) {
+            match (self.rules.judge_connect(&host, to.port()), &host) {
                 (Ok(()), _) => Purpose::Direct(host, to.port()),
                 (Err(_), Host::Address(_)) => {
                     peer_registry.count_refused(&host.to_string(), to.port());
                     let option = host_option(NETWORK.0, &host.to_string(), to.port());
-                    self.refuse_with(
+                    refuse_with(
+                        context,
                         EventType::DenyConnect,
                         notification.tid,
                         &format!("connect to {to}"),
@@ -242,7 +174,7 @@ impl Supervisor {
                 }
                 (Err(refusal), Host::Name(name)) => {
                     peer_registry.count_refused(name, to.port());
-                    self.record_denied_host(notification.tid, name, to.port(), &refusal);
+                    record_denied_host(context, notification.tid, name, to.port(), &refusal);
                     return Some(Reply::Error(libc::EACCES));
                 }
             }
@@ -251,25 +183,14 @@ impl Supervisor {
             IpAddr::V4(_) => peer_registry.proxy(),
             IpAddr::V6(_) => mapped(peer_registry.proxy()),
         };
-        self.connect_to_listener(notification, fd, socket::internet_address(proxy), purpose)
-    }
-
-    /// Records the denied connect of a program without proxy support in the same form as the proxy would.
-    fn record_denied_host(&mut self, tid: i32, host: &str, port: u16, refusal: &NetworkRefusal) {
-        self.counts.refusals += 1;
-        let what = format!("connect to {host}:{port}");
-        let NetworkRefusal { rule, reason, .. } = refusal;
-        let data = serde_json::json!({
-            "pid": tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason,
-            "allow_with": host_option(rule, host, port),
-        });
-        self.config.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
+        self.connect_to_listener(context, notification, fd, socket::internet_address(proxy), purpose)
     }
 
     /// Connects to an egress listener and announces the local address, so that the listener knows that the connection
     /// comes from the run.
     fn connect_to_listener(
         &mut self,
+        context: &mut CallContext,
         notification: &Notification,
         fd: OwnedFd,
         address: Vec<u8>,
@@ -280,7 +201,7 @@ impl Supervisor {
             _ => None,
         };
         let peer = Peer { tid: notification.tid };
-        let reply = self.config.peer_registry.announce(peer, purpose, || {
+        let reply = self.peer_registry.announce(peer, purpose, || {
             // Do not announce a socket that is already connected, or a connect that fails: the next process with that
             // local port would be taken for the run.
             let was_connected = getpeername::<SockaddrStorage>(fd.as_raw_fd()).is_ok();
@@ -290,16 +211,22 @@ impl Supervisor {
             (reply, local(&fd).filter(|_| is_connecting && !was_connected))
         });
         // The accept queue is full. The connection is announced by now and continues on another thread.
-        reply.or_else(|| self.connect_later(notification, fd, address, None))
+        reply.or_else(|| connect_later(context, notification, fd, address, None))
     }
 
-    fn connect_unix(&mut self, notification: &Notification, fd: OwnedFd, path: &[u8]) -> Option<Reply> {
+    fn connect_unix(
+        &mut self,
+        context: &mut CallContext,
+        notification: &Notification,
+        fd: OwnedFd,
+        path: &[u8],
+    ) -> Option<Reply> {
         let is_control = path == CONTROL_NAME.as_bytes();
         let object = if is_control {
             // The control socket, recognised by its name alone, whatever file the caller has at that path.
-            open_below(fd.as_fd(), self.config.control.as_os_str().as_bytes(), true)
+            open_below(fd.as_fd(), self.control.as_os_str().as_bytes(), true)
         } else {
-            self.open_unix_socket(notification, path)
+            self.open_unix_socket(context, notification, path)
         };
         let object = match object {
             Ok(object) => object,
@@ -315,91 +242,61 @@ impl Supervisor {
             if let Some(reply) = connect_at_once(fd.as_fd(), &address) {
                 return Some(reply);
             }
-        } else if !self.is_waiting(notification) {
+        } else if !context.is_waiting(notification) {
             // The thread id may have been reused while the path was opened.
             return None;
-        } else if self.identities.is_in_writable_mount(notification.tid, object.as_fd()) {
-            self.record_socket_call(EventType::Connect, notification.tid, &String::from_utf8_lossy(path));
+        } else if context.identities().is_in_writable_mount(notification.tid, object.as_fd()) {
+            record_socket_call(context, EventType::Connect, notification.tid, &String::from_utf8_lossy(path));
         } else {
             let shown = String::from_utf8_lossy(path);
-            return Some(self.deny_socket_call(notification, "connect", &shown, UNIX_OUTSIDE));
+            return Some(deny_socket_call(context, notification, "connect", &shown, UNIX_OUTSIDE));
         }
-        self.connect_later(notification, fd, address, Some(object))
+        connect_later(context, notification, fd, address, Some(object))
     }
 
     /// Opens the unix socket at a path, with the meaning the path has for the caller.
-    fn open_unix_socket(&mut self, notification: &Notification, path: &[u8]) -> io::Result<OwnedFd> {
-        let known = self.bound_sockets.names.get(path).map_or(path, Vec::as_slice);
+    fn open_unix_socket(
+        &mut self,
+        context: &mut CallContext,
+        notification: &Notification,
+        path: &[u8],
+    ) -> io::Result<OwnedFd> {
+        let known = self.bound.names.get(path).map_or(path, Vec::as_slice);
         // An absolute path needs no current directory.
         let cwd = if known.starts_with(b"/") { Some("/".into()) } else { cwd_of(notification.tid) };
         let cwd = cwd.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        self.identities.open(notification.tid, &cwd, known, true)
-    }
-
-    /// Connects; on a separate thread if the connect would block.
-    fn connect_later(
-        &mut self,
-        notification: &Notification,
-        fd: OwnedFd,
-        address: Vec<u8>,
-        object: Option<OwnedFd>,
-    ) -> Option<Reply> {
-        // If one connect blocks, others may too. Then the supervisor does not try one on its own thread.
-        if WAITING.load(Ordering::Acquire) == 0
-            && let Some(reply) = connect_at_once(fd.as_fd(), &address)
-        {
-            return Some(reply);
-        }
-        if WAITING.fetch_add(1, Ordering::AcqRel) >= MOST_WAITING {
-            WAITING.fetch_sub(1, Ordering::AcqRel);
-            return Some(Reply::Error(libc::EAGAIN));
-        }
-        let (sender, wake) = self.async_reply_sender();
-        let id = notification.id;
-        let work = move || {
-            let result = AsyncResult::Reply(reply_for(socket::connect(fd.as_fd(), &address)));
-            drop(object);
-            WAITING.fetch_sub(1, Ordering::AcqRel);
-            let _ = sender.send(AsyncReply { id, result });
-            let _ = wake.write(1);
-        };
-        match std::thread::Builder::new().name("connect".to_string()).stack_size(64 << 10).spawn(work) {
-            Ok(_) => None,
-            Err(_) => {
-                WAITING.fetch_sub(1, Ordering::AcqRel);
-                Some(Reply::Error(libc::EAGAIN))
-            }
-        }
+        context.identities().open(notification.tid, &cwd, known, true)
     }
 
     /// Handles a bind.
-    pub(crate) fn bind(&mut self, notification: &Notification) -> Option<Reply> {
-        let (fd, address) = match self.socket_call(notification) {
+    pub(crate) fn bind(&mut self, context: &mut CallContext, notification: &Notification) -> Reply {
+        let (fd, address) = match socket_call(context, notification) {
             Ok(call) => call,
-            Err(error) => return Some(error_reply(&error)),
+            Err(error) => return error_reply(&error),
         };
-        let Some(target) = target(&address) else { return Some(Reply::Error(libc::EINVAL)) };
-        Some(match target {
-            Target::UnixPath(path) => self.bind_unix(notification, fd.as_fd(), &path),
+        let Some(target) = target(&address) else { return Reply::Error(libc::EINVAL) };
+        match target {
+            Target::UnixPath(path) => self.bind_unix(context, notification, fd.as_fd(), &path),
             Target::UnixAbstract => {
-                self.deny_socket_call(notification, "bind", "an abstract socket", UNIX_ABSTRACT)
+                deny_socket_call(context, notification, "bind", "an abstract socket", UNIX_ABSTRACT)
             }
-            Target::Internet(at) => self.bind_internet(notification, fd.as_fd(), &address, at),
+            Target::Internet(at) => self.bind_internet(context, notification, fd.as_fd(), &address, at),
             Target::Route => reply_for(socket::bind(fd.as_fd(), &address)),
             Target::Unspecified | Target::Other => {
-                self.deny_socket_call(notification, "bind", "an address of another family", FAMILY)
+                deny_socket_call(context, notification, "bind", "an address of another family", FAMILY)
             }
-        })
+        }
     }
 
     /// Whether programs of the run may listen on this loopback port.
     fn may_listen(&self, port: u16) -> bool {
-        self.config.loopback || self.config.listen.contains(&port)
+        self.loopback || self.listen.contains(&port)
     }
 
     /// Binds a socket on loopback. Replaces a wildcard address by loopback, and denies other addresses.
     fn bind_internet(
         &mut self,
+        context: &mut CallContext,
         notification: &Notification,
         fd: BorrowedFd<'_>,
         address: &[u8],
@@ -409,19 +306,20 @@ impl Supervisor {
         match narrowed {
             Some(narrowed) if self.may_listen(at.port()) => {
                 if narrowed == at {
-                    self.record_socket_call(EventType::Bind, notification.tid, &at.to_string());
+                    record_socket_call(context, EventType::Bind, notification.tid, &at.to_string());
                     return self.bind_port(fd, address);
                 }
-                self.record_socket_call(
+                record_socket_call(
+                    context,
                     EventType::Bind,
                     notification.tid,
                     &format!("{at}, bound to {narrowed} instead"),
                 );
                 self.bind_port(fd, &socket::internet_address(narrowed))
             }
-            None => self.deny_socket_call(notification, "bind", &at.to_string(), NOT_LOOPBACK),
+            None => deny_socket_call(context, notification, "bind", &at.to_string(), NOT_LOOPBACK),
             Some(_) if at.port() == 0 => {
-                self.deny_socket_call(notification, "bind", &at.to_string(), ANY_PORT)
+                deny_socket_call(context, notification, "bind", &at.to_string(), ANY_PORT)
             }
             Some(_) => {
                 let reason = format!(
@@ -430,7 +328,8 @@ impl Supervisor {
                 );
                 let option = Some(format!("--listen {}", at.port()));
                 let refusal = (NETWORK.0, reason.as_str());
-                self.refuse_with(
+                refuse_with(
+                    context,
                     EventType::DenyBind,
                     notification.tid,
                     &format!("bind to {at}"),
@@ -462,7 +361,7 @@ impl Supervisor {
             IpAddr::V6(ip) => SocketAddr::new(ip.to_ipv4_mapped().map_or(to.ip(), IpAddr::V4), to.port()),
             IpAddr::V4(_) => to,
         };
-        socket::listener_at(to).is_ok_and(|inode| inode != 0 && self.bound_sockets.inodes.contains(&inode))
+        socket::listener_at(to).is_ok_and(|inode| inode != 0 && self.bound.inodes.contains(&inode))
     }
 
     fn bind_port(&mut self, fd: BorrowedFd<'_>, address: &[u8]) -> Reply {
@@ -470,107 +369,177 @@ impl Supervisor {
         if bound.is_ok()
             && let Ok(found) = nix::sys::stat::fstat(fd)
         {
-            if self.bound_sockets.inodes.len() >= MOST_SERVERS {
-                self.bound_sockets.inodes.clear();
+            if self.bound.inodes.len() >= MOST_SERVERS {
+                self.bound.inodes.clear();
             }
-            self.bound_sockets.inodes.insert(found.st_ino);
+            self.bound.inodes.insert(found.st_ino);
         }
         reply_for(bound)
     }
 
-    fn bind_unix(&mut self, notification: &Notification, fd: BorrowedFd<'_>, path: &[u8]) -> Reply {
+    fn bind_unix(
+        &mut self,
+        context: &mut CallContext,
+        notification: &Notification,
+        fd: BorrowedFd<'_>,
+        path: &[u8],
+    ) -> Reply {
         let shown = String::from_utf8_lossy(path).into_owned();
         let Some(cwd) = cwd_of(notification.tid) else { return Reply::Error(libc::ESRCH) };
         let full = cwd.join(OsStr::from_bytes(path));
         let (Some(parent), Some(name)) = (full.parent(), full.file_name()) else {
             return Reply::Error(libc::EINVAL);
         };
-        let object =
-            match self.identities.open(notification.tid, Path::new("/"), parent.as_os_str().as_bytes(), true)
-            {
-                Ok(object) => object,
-                Err(error) => return error_reply(&error),
-            };
-        if !self.is_waiting(notification) {
+        let object = match context.identities().open(
+            notification.tid,
+            Path::new("/"),
+            parent.as_os_str().as_bytes(),
+            true,
+        ) {
+            Ok(object) => object,
+            Err(error) => return error_reply(&error),
+        };
+        if !context.is_waiting(notification) {
             // The thread id may have been reused while the path was opened. The caller is gone, so the reply does not
             // matter.
             return Reply::Error(libc::ESRCH);
         }
-        if !self.identities.is_in_writable_mount(notification.tid, object.as_fd()) {
-            return self.deny_socket_call(notification, "bind", &shown, UNIX_OUTSIDE);
+        if !context.identities().is_in_writable_mount(notification.tid, object.as_fd()) {
+            return deny_socket_call(context, notification, "bind", &shown, UNIX_OUTSIDE);
         }
         // `getsockname` reports the path that was bound. A unique path per socket keeps them apart, and `names` maps
         // it back to the path the run used.
-        if self.bound_sockets.names.len() >= MOST_SERVERS {
-            self.bound_sockets.names.clear();
+        if self.bound.names.len() >= MOST_SERVERS {
+            self.bound.names.clear();
         }
-        let mark = unique_path_fragment(self.bound_sockets.names.len());
+        let mark = unique_path_fragment(self.bound.names.len());
         let mut through = format!("/proc/self/fd/{}{mark}/", object.as_raw_fd()).into_bytes();
         through.extend_from_slice(name.as_bytes());
         let Some(address) = socket::unix_address(&through) else { return Reply::Error(libc::ENAMETOOLONG) };
-        self.record_socket_call(EventType::Bind, notification.tid, &shown);
+        record_socket_call(context, EventType::Bind, notification.tid, &shown);
         let bound = socket::bind(fd, &address);
         if bound.is_ok() {
-            self.bound_sockets.names.insert(through, full.into_os_string().into_encoded_bytes());
+            self.bound.names.insert(through, full.into_os_string().into_encoded_bytes());
         }
         reply_for(bound)
     }
 
     /// Handles a listen. Only a socket that the supervisor has bound may listen. An unbound one would listen on every
     /// address, and so would one that was connected and disconnected, which keeps its port.
-    pub(crate) fn listen(&mut self, notification: &Notification) -> Option<Reply> {
+    pub(crate) fn listen(&self, context: &mut CallContext, notification: &Notification) -> Reply {
         let [_, backlog, ..] = notification.arguments;
-        let fd = match self.socket(notification) {
+        let fd = match socket_of(context, notification) {
             Ok(fd) => fd,
-            Err(error) => return Some(error_reply(&error)),
+            Err(error) => return error_reply(&error),
         };
         let local = socket::local_address(fd.as_fd()).unwrap_or_default();
         if let Some(Target::Internet(_)) = target(&local)
-            && !nix::sys::stat::fstat(&fd)
-                .is_ok_and(|found| self.bound_sockets.inodes.contains(&found.st_ino))
+            && !nix::sys::stat::fstat(&fd).is_ok_and(|found| self.bound.inodes.contains(&found.st_ino))
         {
-            return Some(self.deny_socket_call(
+            return deny_socket_call(
+                context,
                 notification,
                 "listen",
                 "a port that the kernel chooses",
                 ANY_PORT,
-            ));
+            );
         }
-        Some(reply_for(socket::listen(fd.as_fd(), backlog as i32)))
+        reply_for(socket::listen(fd.as_fd(), backlog as i32))
     }
+}
 
-    /// Records a denial together with the option of `guard run` that would allow it.
-    fn refuse_with(
-        &mut self,
-        event_type: EventType,
-        tid: i32,
-        what: &str,
-        (rule, reason): Refusal<'_>,
-        allow_with: Option<String>,
-    ) {
-        self.counts.refusals += 1;
-        let data = serde_json::json!({
-            "pid": tid, "what": what, "rule": rule, "reason": reason, "allow_with": allow_with,
-        });
-        self.config.recorder.record(event_type, &format!("{what}: {reason}"), &data);
+/// A duplicate of the caller's socket, and the raw address it passed.
+fn socket_call(context: &mut CallContext, notification: &Notification) -> io::Result<(OwnedFd, Vec<u8>)> {
+    let [_, address, length, ..] = notification.arguments;
+    let length = (length as u32) as usize;
+    if length > LONGEST_ADDRESS {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
+    let address = context.memory_of(notification.tid).bytes(address, length)?;
+    Ok((socket_of(context, notification)?, address))
+}
 
-    fn deny_socket_call(
-        &mut self,
-        notification: &Notification,
-        call: &str,
-        to: &str,
-        refusal: Refusal<'_>,
-    ) -> Reply {
-        let (rule, reason) = refusal;
-        let event = if call == "connect" { EventType::DenyConnect } else { EventType::DenyBind };
-        self.record_denial_by_sandbox(event, notification.tid, &format!("{call} to {to}"), rule, reason);
-        Reply::Error(libc::EACCES)
-    }
+/// A duplicate of the caller's socket.
+fn socket_of(context: &mut CallContext, notification: &Notification) -> io::Result<OwnedFd> {
+    context.duplicate_descriptor(notification, notification.arguments[0] as i32)
+}
 
-    fn record_socket_call(&self, event_type: EventType, tid: i32, to: &str) {
-        self.config.recorder.record(event_type, to, &SocketData { pid: tid, to });
+/// Connects; on a separate thread if the connect would block.
+fn connect_later(
+    context: &mut CallContext,
+    notification: &Notification,
+    fd: OwnedFd,
+    address: Vec<u8>,
+    object: Option<OwnedFd>,
+) -> Option<Reply> {
+    // If one connect blocks, others may too. Then the supervisor does not try one on its own thread.
+    if WAITING.load(Ordering::Acquire) == 0
+        && let Some(reply) = connect_at_once(fd.as_fd(), &address)
+    {
+        return Some(reply);
     }
+    if WAITING.fetch_add(1, Ordering::AcqRel) >= MOST_WAITING {
+        WAITING.fetch_sub(1, Ordering::AcqRel);
+        return Some(Reply::Error(libc::EAGAIN));
+    }
+    let background = context.background().clone();
+    let id = notification.id;
+    let work = move || {
+        let reply = reply_for(socket::connect(fd.as_fd(), &address));
+        drop(object);
+        WAITING.fetch_sub(1, Ordering::AcqRel);
+        background.send(BackgroundResult::Reply(id, reply));
+    };
+    match std::thread::Builder::new().name("connect".to_string()).stack_size(64 << 10).spawn(work) {
+        Ok(_) => None,
+        Err(_) => {
+            WAITING.fetch_sub(1, Ordering::AcqRel);
+            Some(Reply::Error(libc::EAGAIN))
+        }
+    }
+}
+
+/// Records the denied connect of a program without proxy support in the same form as the proxy would.
+fn record_denied_host(context: &mut CallContext, tid: i32, host: &str, port: u16, refusal: &NetworkRefusal) {
+    let what = format!("connect to {host}:{port}");
+    let NetworkRefusal { rule, reason, .. } = refusal;
+    let data = serde_json::json!({
+        "pid": tid, "what": what, "host": host, "port": port, "rule": rule, "reason": reason,
+        "allow_with": host_option(rule, host, port),
+    });
+    context.record_denial(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
+}
+
+/// Records a denial together with the option of `guard run` that would allow it.
+fn refuse_with(
+    context: &mut CallContext,
+    event_type: EventType,
+    tid: i32,
+    what: &str,
+    (rule, reason): Refusal<'_>,
+    allow_with: Option<String>,
+) {
+    let data = serde_json::json!({
+        "pid": tid, "what": what, "rule": rule, "reason": reason, "allow_with": allow_with,
+    });
+    context.record_denial(event_type, &format!("{what}: {reason}"), &data);
+}
+
+fn deny_socket_call(
+    context: &mut CallContext,
+    notification: &Notification,
+    call: &str,
+    to: &str,
+    refusal: Refusal<'_>,
+) -> Reply {
+    let (rule, reason) = refusal;
+    let event = if call == "connect" { EventType::DenyConnect } else { EventType::DenyBind };
+    context.record_denial_by_sandbox(event, notification.tid, &format!("{call} to {to}"), rule, reason);
+    Reply::Error(libc::EACCES)
+}
+
+fn record_socket_call(context: &CallContext, event_type: EventType, tid: i32, to: &str) {
+    context.record(event_type, to, &SocketData { pid: tid, to });
 }
 
 #[derive(Serialize)]
@@ -615,17 +584,4 @@ fn error_reply(error: &io::Error) -> Reply {
 pub(crate) fn open_below(directory: BorrowedFd<'_>, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
     let path = CString::new(path)?;
     open_in(directory, &path, Walk::NoMagic, follow)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn name_servers_of_a_configuration() {
-        let text = "# nameserver 9.9.9.9\nnameserver 10.0.0.53\n nameserver\tfe80::1%eth0 \nsearch a\nnameserverx 1.2.3.4\n\
-                    nameserver ::ffff:10.0.0.54\nnameserver nonsense\n";
-        let found: Vec<String> = name_servers(text).map(|ip| ip.to_string()).collect();
-        assert_eq!(found, ["10.0.0.53", "fe80::1", "10.0.0.54"]);
-    }
 }

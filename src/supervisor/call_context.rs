@@ -1,0 +1,170 @@
+//! What all handlers of system calls share: the notification descriptor, the memory and files of the caller, and the
+//! record of decisions.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use serde::Serialize;
+
+use super::background::BackgroundSender;
+use super::exec::executable_identity::Identities;
+use super::exec::process_memory::ProcessMemory;
+use crate::sys::process;
+use crate::sys::seccomp::{self, Notification, Reply};
+use crate::transcript::{EventType, Prepared, Recorder};
+
+/// Totals for the result of the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Programs that started.
+    pub starts: u64,
+    /// Requests that were denied.
+    pub refusals: u64,
+}
+
+pub(crate) struct CallContext {
+    listener: OwnedFd,
+    has_sync_wake_up: bool,
+    /// The thread whose descriptor was duplicated last, with its pidfd.
+    last_thread: Option<(i32, OwnedFd)>,
+    process_memory: ProcessMemory,
+    identities: Identities,
+    background: BackgroundSender,
+    recorder: Recorder,
+    counts: Counts,
+}
+
+impl CallContext {
+    pub(crate) fn new(
+        listener: OwnedFd,
+        identities: Identities,
+        background: BackgroundSender,
+        recorder: Recorder,
+    ) -> Self {
+        Self {
+            listener,
+            has_sync_wake_up: false,
+            last_thread: None,
+            process_memory: ProcessMemory::default(),
+            identities,
+            background,
+            recorder,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The descriptor on which notifications arrive.
+    pub(crate) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Sets the wake-up mode for the next notification. A sync wake-up runs the supervisor on the caller's CPU.
+    pub(crate) fn set_sync_wake_up(&mut self, on: bool) {
+        if self.has_sync_wake_up != on {
+            self.has_sync_wake_up = on;
+            seccomp::set_sync_wake_up(self.listener.as_fd(), on);
+        }
+    }
+
+    /// Whether the caller is still blocked. If so, its thread id was not reused, and everything read by that id came
+    /// from the caller.
+    pub(crate) fn is_waiting(&self, notification: &Notification) -> bool {
+        seccomp::is_waiting(self.listener.as_fd(), notification.id)
+    }
+
+    pub(crate) fn reply(&self, id: u64, reply: Reply) {
+        let _ = seccomp::reply(self.listener.as_fd(), id, reply);
+    }
+
+    /// A pidfd for the blocked thread. Fails if the thread id may have been reused.
+    pub(crate) fn thread_pidfd(&self, notification: &Notification) -> io::Result<OwnedFd> {
+        let thread = process::thread_fd(notification.tid)?;
+        if self.is_waiting(notification) {
+            Ok(thread)
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ESRCH))
+        }
+    }
+
+    /// Duplicates a descriptor of the blocked thread. Success also proves that earlier reads by thread id came from
+    /// that thread, or from its process: another thread of the process may have executed a program and taken over the
+    /// id, with the same rights.
+    pub(crate) fn duplicate_descriptor(
+        &mut self,
+        notification: &Notification,
+        number: i32,
+    ) -> io::Result<OwnedFd> {
+        // A thread id is not reused while its thread exists.
+        if let Some((tid, thread)) = &self.last_thread
+            && *tid == notification.tid
+        {
+            match process::descriptor_of(thread.as_fd(), number) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                descriptor => return descriptor,
+            }
+        }
+        let thread = self.thread_pidfd(notification)?;
+        let descriptor = process::descriptor_of(thread.as_fd(), number);
+        self.last_thread = Some((notification.tid, thread));
+        descriptor
+    }
+
+    /// The memory of a thread's process.
+    pub(crate) fn memory_of(&mut self, tid: i32) -> &mut ProcessMemory {
+        self.process_memory.attach(tid);
+        &mut self.process_memory
+    }
+
+    /// Resolves paths with the meaning they have for the run, and identifies files.
+    pub(crate) fn identities(&mut self) -> &mut Identities {
+        &mut self.identities
+    }
+
+    /// The queue for the result of a thread that does blocking work.
+    pub(crate) fn background(&self) -> &BackgroundSender {
+        &self.background
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(crate) fn is_transcript_full(&self) -> bool {
+        self.recorder.full_at().is_some()
+    }
+
+    pub(crate) fn record(&self, event_type: EventType, message: &str, data: &impl Serialize) {
+        self.recorder.record(event_type, message, data);
+    }
+
+    /// Counts and records a program that has started.
+    pub(crate) fn record_start(&mut self, event_type: EventType, message: &str, data: &impl Serialize) {
+        self.counts.starts += 1;
+        self.recorder.record(event_type, message, data);
+    }
+
+    /// Like [`Self::record_start`], with an event that was prepared before.
+    pub(crate) fn record_prepared_start(&mut self, event_type: EventType, prepared: &Prepared) {
+        self.counts.starts += 1;
+        self.recorder.record_prepared(event_type, prepared);
+    }
+
+    /// Counts and records a denial.
+    pub(crate) fn record_denial(&mut self, event_type: EventType, message: &str, data: &impl Serialize) {
+        self.counts.refusals += 1;
+        self.recorder.record(event_type, message, data);
+    }
+
+    /// Counts and records a denial by the sandbox itself, not by a rule of the policy.
+    pub(crate) fn record_denial_by_sandbox(
+        &mut self,
+        event_type: EventType,
+        tid: i32,
+        what: &str,
+        rule: &str,
+        reason: &str,
+    ) {
+        let data = serde_json::json!({ "pid": tid, "what": what, "rule": rule, "reason": reason });
+        self.record_denial(event_type, &format!("{what}: {reason}"), &data);
+    }
+}

@@ -1,0 +1,129 @@
+//! Questions to the user about execs with an `ask` verdict.
+//!
+//! One question is open at a time, on its own thread; further execs wait. The queue also remembers the answers that
+//! hold for later execs.
+
+use super::background::{BackgroundResult, BackgroundSender};
+use super::exec::request::ExecRequest;
+use crate::decide::Verdict;
+use crate::sys::seccomp::Notification;
+
+/// The user's answer to an `ask` verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// Allow this exec only.
+    Once,
+    /// Allow every exec that the same rule asks about, for the rest of the run.
+    Always,
+    /// Like `Always`, and save a rule that allows it in the user's policy when the run has ended.
+    Save,
+    /// Deny.
+    Deny,
+}
+
+/// Asks the user about an exec, for example on the terminal.
+pub trait Ask: Send {
+    /// Blocks until the user answers. No answer means [`Choice::Deny`].
+    fn ask(&mut self, verdict: &Verdict) -> Choice;
+}
+
+/// An exec that waits for the user's answer.
+pub(crate) struct PendingExec {
+    pub(crate) notification: Notification,
+    pub(crate) exec_request: ExecRequest,
+    pub(crate) verdict: Verdict,
+}
+
+/// The user's answer about an exec, from the thread that asked.
+pub(crate) struct UserAnswer {
+    pending: Box<PendingExec>,
+    choice: Choice,
+    asker: Box<dyn Ask>,
+}
+
+/// What happens to an exec after [`PromptQueue::ask`].
+pub(crate) enum Asked {
+    /// It waits for the user's answer.
+    Waits,
+    /// There is no user to ask.
+    NoUser(Box<PendingExec>),
+}
+
+pub(crate) struct PromptQueue {
+    /// Is with the asking thread while a question is open.
+    asker: Option<Box<dyn Ask>>,
+    /// Whether a question to the user is open.
+    is_asking: bool,
+    /// Execs that wait until the open question is answered.
+    waiting: Vec<PendingExec>,
+    /// Rules for which the user chose [`Choice::Always`] or [`Choice::Save`].
+    always_allowed_rules: Vec<String>,
+    /// The last exec that the user denied: thread id and argv.
+    last_denial: Option<(i32, Vec<Vec<u8>>)>,
+}
+
+impl PromptQueue {
+    pub(crate) fn new(asker: Option<Box<dyn Ask>>) -> Self {
+        Self {
+            asker,
+            is_asking: false,
+            waiting: Vec::new(),
+            always_allowed_rules: Vec::new(),
+            last_denial: None,
+        }
+    }
+
+    /// Whether the user has allowed every exec that this verdict's rule asks about.
+    pub(crate) fn is_always_allowed(&self, verdict: &Verdict) -> bool {
+        self.always_allowed_rules.contains(&verdict.cause.rule)
+    }
+
+    /// Whether the user's last denial was about this exec. After a denial a shell tries the next PATH directory: the user
+    /// must not be asked again.
+    pub(crate) fn is_last_denial(&self, tid: i32, argv: &[Vec<u8>]) -> bool {
+        self.last_denial.as_ref().is_some_and(|(known, denied)| *known == tid && denied == argv)
+    }
+
+    /// Asks the user on a separate thread, or waits until the open question is answered.
+    pub(crate) fn ask(&mut self, pending: PendingExec, background: BackgroundSender) -> Asked {
+        let Some(mut asker) = self.asker.take() else {
+            if self.is_asking {
+                self.waiting.push(pending);
+                return Asked::Waits;
+            }
+            return Asked::NoUser(Box::new(pending));
+        };
+        self.is_asking = true;
+        let work = move || {
+            let choice = asker.ask(&pending.verdict);
+            let answer = UserAnswer { pending: Box::new(pending), choice, asker };
+            background.send(BackgroundResult::UserAnswered(answer));
+        };
+        if std::thread::Builder::new().name("ask".to_string()).spawn(work).is_err() {
+            self.is_asking = false;
+        }
+        Asked::Waits
+    }
+
+    /// Closes the open question, and remembers the answer for later execs.
+    pub(crate) fn close(&mut self, answer: UserAnswer) -> (PendingExec, Choice) {
+        let UserAnswer { pending, choice, asker } = answer;
+        self.asker = Some(asker);
+        self.is_asking = false;
+        match choice {
+            Choice::Deny => {
+                self.last_denial = Some((pending.notification.tid, pending.exec_request.argv.clone()));
+            }
+            Choice::Always | Choice::Save => {
+                self.always_allowed_rules.push(pending.verdict.cause.rule.clone());
+            }
+            Choice::Once => {}
+        }
+        (*pending, choice)
+    }
+
+    /// The execs that waited for the open question. The caller must handle them again once it is closed.
+    pub(crate) fn take_waiting(&mut self) -> Vec<PendingExec> {
+        std::mem::take(&mut self.waiting)
+    }
+}
