@@ -12,14 +12,17 @@
 //! from the state in which it began.
 #![forbid(unsafe_code)]
 
+mod context;
 mod documents;
+mod error;
 mod resume;
 mod runner;
 pub(crate) mod steps;
 pub mod task;
 pub(crate) mod workflow;
 
-pub use runner::{Ending, PipelineError, Runner};
+pub use error::PipelineError;
+pub use runner::{Ending, Runner};
 pub use steps::publish::{Safety, safety};
 pub use task::clean::{Cleaned, clean};
 pub use task::state::{LimitOverrides, RUNNER, State, Status, TaskEvent, TaskSettings, Used, name_of};

@@ -11,8 +11,13 @@ use serde_json::{Map, Value, json};
 use super::agent_step::{AgentReply, Question};
 use super::finish_step::DocumentCommit;
 use super::{answer, feedback};
+use crate::pipeline::context::Task;
+use crate::pipeline::context::TaskContext;
 use crate::pipeline::documents;
-use crate::pipeline::runner::{PipelineError, Runner};
+use crate::pipeline::error::PipelineError;
+use crate::pipeline::steps::agent_step::{call_agent, template_values};
+use crate::pipeline::steps::finish_step::{commit_changes, shared_document_changes, step_commit};
+use crate::pipeline::task::budget::{add_usage, exhausted_limit};
 use crate::pipeline::task::state::{RUNNER, Used};
 use crate::pipeline::workflow::model::{DocsConfig, Field, Role, Step, Triage};
 use crate::pipeline::workflow::template::Template;
@@ -37,268 +42,262 @@ struct Written {
     problem: Option<String>,
 }
 
-impl Runner<'_> {
-    /// Sends the feedback of an answer to the triage agent and acts on its decision.
-    pub(crate) fn triage(
-        &mut self,
-        step: &Step,
-        role: &Role,
-        answer: &Map<String, Value>,
-    ) -> Result<(), PipelineError> {
-        // What a user says with a decision is in the decision's document.
-        let is_user_decision = answer.contains_key("decided_by");
-        let remark = feedback::remark(answer, &step.answer).filter(|_| !is_user_decision);
-        let (Some(triage), Some(remark)) = (self.setting.workflow.triage.clone(), remark) else {
-            return Ok(());
-        };
-        let Some(judge) = self.setting.workflow.roles.get(&triage.role).cloned() else { return Ok(()) };
-        self.announce(&role.title, format!("Feedback: {}", remark.lines().next().unwrap_or_default()));
-        let (decision, note) = self.decide_remark(step, &triage, &judge, &remark)?;
-        self.announce(&judge.title, format!("Feedback: {decision}."));
-        match (decision.as_str(), &triage.docs) {
-            ("IGNORE", _) => Ok(()),
-            ("DOCS", Some(docs)) => self.update_documentation(step, docs, &remark, &note),
-            ("DOCS", None) => self.add_to_backlog(step, &format!("Documentation: {note}")),
-            _ => self.add_to_backlog(step, &note),
-        }
+/// Sends the feedback of an answer to the triage agent and acts on its decision.
+pub(crate) fn triage_feedback(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    role: &Role,
+    answer: &Map<String, Value>,
+) -> Result<(), PipelineError> {
+    // What a user says with a decision is in the decision's document.
+    let is_user_decision = answer.contains_key("decided_by");
+    let remark = feedback::remark(answer, &step.answer).filter(|_| !is_user_decision);
+    let (Some(triage), Some(remark)) = (context.task.setting.workflow.triage.clone(), remark) else {
+        return Ok(());
+    };
+    let Some(judge) = context.task.setting.workflow.roles.get(&triage.role).cloned() else { return Ok(()) };
+    context.announce(&role.title, format!("Feedback: {}", remark.lines().next().unwrap_or_default()));
+    let (decision, note) = decide_remark(context, step, &triage, &judge, &remark)?;
+    context.announce(&judge.title, format!("Feedback: {decision}."));
+    match (decision.as_str(), &triage.docs) {
+        ("IGNORE", _) => Ok(()),
+        ("DOCS", Some(docs)) => update_documentation(context, step, docs, &remark, &note),
+        ("DOCS", None) => add_to_backlog(context, step, &format!("Documentation: {note}")),
+        _ => add_to_backlog(context, step, &note),
     }
+}
 
-    /// The decision about a remark, and the text to act on.
-    fn decide_remark(
-        &mut self,
-        step: &Step,
-        triage: &Triage,
-        judge: &Role,
-        remark: &str,
-    ) -> Result<(String, String), PipelineError> {
-        // Without budget for another call, the remark goes to the backlog, where it stays visible.
-        let to_backlog = || ("BACKLOG".to_string(), remark.to_string());
-        if self.exhausted_limit(&step.id).is_some() {
-            return Ok(to_backlog());
-        }
-        let asked: AgentReply = self.effect(
-            &step.id,
-            "triage",
-            |runner| runner.remark_question(&triage.prompt, &triage.answer, judge, remark, ""),
-            |runner, question, _| runner.call_agent(&step.id, judge, question),
-        )?;
-        self.add_usage(&step.id, asked.used);
-        let Ok(decided) = answer::extract(&asked.answer, &triage.answer) else { return Ok(to_backlog()) };
-        let text = |name: &str| decided.get(name).and_then(Value::as_str).map(str::to_string);
-        let (decision, note) = to_backlog();
-        Ok((text("decision").unwrap_or(decision), text("note").unwrap_or(note)))
+/// The decision about a remark, and the text to act on.
+fn decide_remark(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    triage: &Triage,
+    judge: &Role,
+    remark: &str,
+) -> Result<(String, String), PipelineError> {
+    // Without budget for another call, the remark goes to the backlog, where it stays visible.
+    let to_backlog = || ("BACKLOG".to_string(), remark.to_string());
+    if exhausted_limit(&context.task, &step.id).is_some() {
+        return Ok(to_backlog());
     }
+    let asked: AgentReply = context.effect(
+        &step.id,
+        "triage",
+        |context| remark_question(context, &triage.prompt, &triage.answer, judge, remark, ""),
+        |context, question, _| call_agent(context, &step.id, judge, question),
+    )?;
+    add_usage(context, &step.id, asked.used);
+    let Ok(decided) = answer::extract(&asked.answer, &triage.answer) else { return Ok(to_backlog()) };
+    let text = |name: &str| decided.get(name).and_then(Value::as_str).map(str::to_string);
+    let (decision, note) = to_backlog();
+    Ok((text("decision").unwrap_or(decision), text("note").unwrap_or(note)))
+}
 
-    /// Prepares the question about a remark.
-    fn remark_question(
-        &mut self,
-        prompt: &str,
-        answer: &std::collections::BTreeMap<String, Field>,
-        role: &Role,
-        remark: &str,
-        files: &str,
-    ) -> Result<Question, PipelineError> {
-        let template = Template::read(prompt).map_err(|wrong| PipelineError::Strange(wrong.message))?;
-        let mut values = self.values(role);
-        values.insert("feedback".to_string(), remark.to_string());
-        values.insert("files".to_string(), files.to_string());
-        values.insert("answer_format".to_string(), answer::format(answer, None));
-        let tip = self.setting.tree.tip()?.unwrap_or_default();
-        Ok(Question { prompt: template.fill(&values), tip, document: None, writes: Vec::new() })
+/// Prepares the question about a remark.
+fn remark_question(
+    context: &mut TaskContext<'_>,
+    prompt: &str,
+    answer: &std::collections::BTreeMap<String, Field>,
+    role: &Role,
+    remark: &str,
+    files: &str,
+) -> Result<Question, PipelineError> {
+    let template = Template::read(prompt).map_err(|wrong| PipelineError::Strange(wrong.message))?;
+    let mut values = template_values(&context.task, role);
+    values.insert("feedback".to_string(), remark.to_string());
+    values.insert("files".to_string(), files.to_string());
+    values.insert("answer_format".to_string(), answer::format(answer, None));
+    let tip = context.task.setting.tree.tip()?.unwrap_or_default();
+    Ok(Question { prompt: template.fill(&values), tip, document: None, writes: Vec::new() })
+}
+
+/// Adds an item to the backlog.
+fn add_to_backlog(context: &mut TaskContext<'_>, step: &Step, item: &str) -> Result<(), PipelineError> {
+    let shared = Map::from_iter([("backlog_items".to_string(), json!([item]))]);
+    let _: Option<String> = context.effect(
+        &step.id,
+        "triage-commit",
+        |context| {
+            let changes = shared_document_changes(&context.task, &shared)?;
+            Ok(DocumentCommit {
+                commit: step_commit(context, step, &format!("Backlog: {}", context.task.setting.feat))?,
+                changes,
+            })
+        },
+        |context, change_set, _| {
+            if change_set.changes.is_empty() {
+                return Ok(None);
+            }
+            commit_changes(context, change_set).map(Some)
+        },
+    )?;
+    Ok(())
+}
+
+/// Has an agent update the documentation, and commits the result. The sandbox lets this agent write
+/// nothing else.
+fn update_documentation(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    docs: &DocsConfig,
+    remark: &str,
+    note: &str,
+) -> Result<(), PipelineError> {
+    let Some(writer) = context.task.setting.workflow.roles.get(&docs.role).cloned() else { return Ok(()) };
+    if let Some(reason) = exhausted_limit(&context.task, &step.id) {
+        let line = format!("Documentation not updated, remark goes to the backlog: {reason}.");
+        context.announce(RUNNER, line);
+        return add_to_backlog(context, step, &format!("Documentation: {note}"));
     }
-
-    /// Adds an item to the backlog.
-    fn add_to_backlog(&mut self, step: &Step, item: &str) -> Result<(), PipelineError> {
-        let shared = Map::from_iter([("backlog_items".to_string(), json!([item]))]);
-        let _: Option<String> = self.effect(
-            &step.id,
-            "triage-commit",
-            |runner| {
-                let changes = runner.shared_document_changes(&shared)?;
-                Ok(DocumentCommit {
-                    commit: runner.step_commit(step, &format!("Backlog: {}", runner.setting.feat))?,
-                    changes,
-                })
-            },
-            |runner, change_set, _| {
-                if change_set.changes.is_empty() {
-                    return Ok(None);
+    context.announce(RUNNER, format!("Spawning {}...", writer.title));
+    let text = if note == remark { remark.to_string() } else { format!("{remark}\n\n{note}") };
+    let files = docs.files.join(" ");
+    let written: Written = context.effect(
+        &step.id,
+        "docs",
+        |context| remark_question(context, &docs.prompt, &docs.answer, &writer, &text, &files),
+        |context, question, is_again| {
+            if is_again {
+                context.announce(RUNNER, format!("{} was interrupted; asking again.", writer.title));
+                context.restore(Some(&question.tip))?;
+            }
+            let (files, directories) = writable_paths(&context.task, docs, &question.tip)?;
+            let writes = files.into_iter().chain(directories.iter().cloned()).collect();
+            let question = Question { writes, ..question.clone() };
+            let asked = call_agent(context, &step.id, &writer, &question)?;
+            let found = documentation_changes(&context.task, docs, &asked, &directories)?;
+            let (changes, problem) = match found {
+                Ok(changes) => (changes, None),
+                Err(problem) => {
+                    // These directories held only committed files. git may ignore what is there now, so
+                    // remove the directories; the restore below brings the committed files back.
+                    directories.iter().try_for_each(|path| context.task.setting.tree.delete_dir(path))?;
+                    (Vec::new(), Some(problem))
                 }
-                runner.commit_changes(change_set).map(Some)
-            },
-        )?;
-        Ok(())
+            };
+            Ok(Written { used: asked.used, run_id: asked.run_id, changes, problem })
+        },
+    )?;
+    add_usage(context, &step.id, written.used);
+    if let Some(problem) = &written.problem {
+        context
+            .announce(RUNNER, format!("Documentation not updated, remark goes to the backlog: {problem}."));
+        let tip = context.task.setting.tree.tip()?;
+        context.restore(tip.as_deref())?;
+        return add_to_backlog(context, step, &format!("Documentation: {note}"));
     }
+    commit_documentation(context, step, docs, &writer, &written.changes)
+}
 
-    /// Has an agent update the documentation, and commits the result. The sandbox lets this agent write
-    /// nothing else.
-    fn update_documentation(
-        &mut self,
-        step: &Step,
-        docs: &DocsConfig,
-        remark: &str,
-        note: &str,
-    ) -> Result<(), PipelineError> {
-        let Some(writer) = self.setting.workflow.roles.get(&docs.role).cloned() else { return Ok(()) };
-        if let Some(reason) = self.exhausted_limit(&step.id) {
-            let line = format!("Documentation not updated, remark goes to the backlog: {reason}.");
-            self.announce(RUNNER, line);
-            return self.add_to_backlog(step, &format!("Documentation: {note}"));
-        }
-        self.announce(RUNNER, format!("Spawning {}...", writer.title));
-        let text = if note == remark { remark.to_string() } else { format!("{remark}\n\n{note}") };
-        let files = docs.files.join(" ");
-        let written: Written = self.effect(
-            &step.id,
-            "docs",
-            |runner| runner.remark_question(&docs.prompt, &docs.answer, &writer, &text, &files),
-            |runner, question, is_again| {
-                if is_again {
-                    runner.announce(RUNNER, format!("{} was interrupted; asking again.", writer.title));
-                    runner.restore(Some(&question.tip))?;
-                }
-                let (files, directories) = runner.writable_paths(docs, &question.tip)?;
-                let writes = files.into_iter().chain(directories.iter().cloned()).collect();
-                let question = Question { writes, ..question.clone() };
-                let asked = runner.call_agent(&step.id, &writer, &question)?;
-                let found = runner.documentation_changes(docs, &asked, &directories)?;
-                let (changes, problem) = match found {
-                    Ok(changes) => (changes, None),
-                    Err(problem) => {
-                        // These directories held only committed files. git may ignore what is there now, so
-                        // remove the directories; the restore below brings the committed files back.
-                        directories.iter().try_for_each(|path| runner.setting.tree.delete_dir(path))?;
-                        (Vec::new(), Some(problem))
-                    }
-                };
-                Ok(Written { used: asked.used, run_id: asked.run_id, changes, problem })
-            },
-        )?;
-        self.add_usage(&step.id, written.used);
-        if let Some(problem) = &written.problem {
-            self.announce(
-                RUNNER,
-                format!("Documentation not updated, remark goes to the backlog: {problem}."),
-            );
-            let tip = self.setting.tree.tip()?;
-            self.restore(tip.as_deref())?;
-            return self.add_to_backlog(step, &format!("Documentation: {note}"));
-        }
-        self.commit_documentation(step, docs, &writer, &written.changes)
+fn commit_documentation(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    docs: &DocsConfig,
+    writer: &Role,
+    changes: &[Change],
+) -> Result<(), PipelineError> {
+    if changes.is_empty() {
+        context.announce(&writer.title, "No documentation had to change.");
+        return Ok(());
     }
+    let _: String = context.effect(
+        &step.id,
+        "docs-commit",
+        |context| {
+            let subject = format!("{}: {}", docs.commit, context.task.setting.feat);
+            Ok(DocumentCommit { commit: step_commit(context, step, &subject)?, changes: changes.to_vec() })
+        },
+        |context, change_set, _| {
+            let id = commit_changes(context, change_set)?;
+            // Discards what was not committed: file modes, and changes made after the contents were read.
+            context.restore(None)?;
+            Ok(id)
+        },
+    )?;
+    let names: Vec<&str> = changes.iter().take(5).map(|(path, _)| path.as_str()).collect();
+    let more = if changes.len() > names.len() { ", …" } else { "" };
+    context.announce(&writer.title, format!("Updated {}{more}.", names.join(", ")));
+    context.announce(RUNNER, format!("Committing {}... OK.", docs.commit));
+    Ok(())
+}
 
-    fn commit_documentation(
-        &mut self,
-        step: &Step,
-        docs: &DocsConfig,
-        writer: &Role,
-        changes: &[Change],
-    ) -> Result<(), PipelineError> {
-        if changes.is_empty() {
-            self.announce(&writer.title, "No documentation had to change.");
-            return Ok(());
-        }
-        let _: String = self.effect(
-            &step.id,
-            "docs-commit",
-            |runner| {
-                let subject = format!("{}: {}", docs.commit, runner.setting.feat);
-                Ok(DocumentCommit { commit: runner.step_commit(step, &subject)?, changes: changes.to_vec() })
-            },
-            |runner, change_set, _| {
-                let id = runner.commit_changes(change_set)?;
-                // Discards what was not committed: file modes, and changes made after the contents were read.
-                runner.restore(None)?;
-                Ok(id)
-            },
-        )?;
-        let names: Vec<&str> = changes.iter().take(5).map(|(path, _)| path.as_str()).collect();
-        let more = if changes.len() > names.len() { ", …" } else { "" };
-        self.announce(&writer.title, format!("Updated {}{more}.", names.join(", ")));
-        self.announce(RUNNER, format!("Committing {}... OK.", docs.commit));
-        Ok(())
-    }
-
-    /// The files and directories that the documentation agent may write: existing files, and directories for
-    /// new ones. Excluded are the tasks' documents (they belong to other roles), files with a second hard
-    /// link (the other name could be code), and directories that contain ignored files (new files could not
-    /// be told apart).
-    fn writable_paths(
-        &self,
-        docs: &DocsConfig,
-        tip: &str,
-    ) -> Result<(Vec<String>, Vec<String>), PipelineError> {
-        let (tree, documents_directory) = (&self.setting.tree, &self.setting.workflow.documents);
-        let mut files = tree.files(tip)?;
-        files.retain(|path| {
-            self.is_documentation_file(docs, path) && documents::is_plain(&tree.worktree, path)
-        });
-        // Files near the top are the ones that most people read, so keep those.
-        files.sort_by_key(|path| path.matches('/').count());
-        files.truncate(MOST_OPENED);
-        let mut directories = Vec::new();
-        for directory in &docs.folders {
-            for path in directories_beside(&tree.worktree, directory, documents_directory) {
-                if documents::is_plain_directory(&tree.worktree, &path) && !tree.has_ignored_files(&path)? {
-                    files.retain(|file| !file.starts_with(&format!("{path}/")));
-                    directories.push(path);
-                }
+/// The files and directories that the documentation agent may write: existing files, and directories for
+/// new ones. Excluded are the tasks' documents (they belong to other roles), files with a second hard
+/// link (the other name could be code), and directories that contain ignored files (new files could not
+/// be told apart).
+fn writable_paths(
+    task: &Task,
+    docs: &DocsConfig,
+    tip: &str,
+) -> Result<(Vec<String>, Vec<String>), PipelineError> {
+    let (tree, documents_directory) = (&task.setting.tree, &task.setting.workflow.documents);
+    let mut files = tree.files(tip)?;
+    files.retain(|path| is_documentation_file(task, docs, path) && documents::is_plain(&tree.worktree, path));
+    // Files near the top are the ones that most people read, so keep those.
+    files.sort_by_key(|path| path.matches('/').count());
+    files.truncate(MOST_OPENED);
+    let mut directories = Vec::new();
+    for directory in &docs.folders {
+        for path in directories_beside(&tree.worktree, directory, documents_directory) {
+            if documents::is_plain_directory(&tree.worktree, &path) && !tree.has_ignored_files(&path)? {
+                files.retain(|file| !file.starts_with(&format!("{path}/")));
+                directories.push(path);
             }
         }
-        Ok((files, directories))
     }
+    Ok((files, directories))
+}
 
-    fn is_documentation_file(&self, docs: &DocsConfig, path: &str) -> bool {
-        let prefix = format!("{}/", self.setting.workflow.documents).to_lowercase();
-        docs.is_documentation(path) && !path.to_lowercase().starts_with(&prefix)
-    }
+fn is_documentation_file(task: &Task, docs: &DocsConfig, path: &str) -> bool {
+    let prefix = format!("{}/", task.setting.workflow.documents).to_lowercase();
+    docs.is_documentation(path) && !path.to_lowercase().starts_with(&prefix)
+}
 
-    /// The changes to the documentation, or why they cannot be used.
-    fn documentation_changes(
-        &self,
-        docs: &DocsConfig,
-        asked: &AgentReply,
-        directories: &[String],
-    ) -> Result<Result<Vec<Change>, String>, PipelineError> {
-        if let Some((kind, words)) = &asked.error {
-            return Ok(Err(format!("{kind}: {words}")));
-        }
-        if asked.before != asked.after {
-            return Ok(Err("the branch moved during the call".to_string()));
-        }
-        if let Err(problem) = answer::extract(&asked.answer, &docs.answer) {
-            return Ok(Err(problem.to_string()));
-        }
-        let tree = &self.setting.tree;
-        for path in directories {
-            if !documents::is_plain_directory(&tree.worktree, path) || tree.has_ignored_files(path)? {
-                return Ok(Err(format!(
-                    "{path} contains something that git ignores or that is not a regular file"
-                )));
-            }
-        }
-        let mut changes = Vec::new();
-        let mut bytes = 0;
-        for path in tree.uncommitted()? {
-            if !self.is_documentation_file(docs, &path) {
-                return Ok(Err(format!("{path} was changed, but is not documentation")));
-            }
-            match documents::read(&tree.worktree, &path) {
-                Ok(Some(text)) if text.contains(char::REPLACEMENT_CHARACTER) => {
-                    return Ok(Err(format!("{path} is not UTF-8 text")));
-                }
-                Ok(text) => {
-                    bytes += path.len() + text.as_ref().map_or(0, String::len);
-                    if bytes > MOST_WRITTEN {
-                        return Ok(Err(format!("the changes are more than {} MiB", MOST_WRITTEN >> 20)));
-                    }
-                    changes.push((path, text));
-                }
-                Err(error) => return Ok(Err(error.to_string())),
-            }
-        }
-        Ok(Ok(changes))
+/// The changes to the documentation, or why they cannot be used.
+fn documentation_changes(
+    task: &Task,
+    docs: &DocsConfig,
+    asked: &AgentReply,
+    directories: &[String],
+) -> Result<Result<Vec<Change>, String>, PipelineError> {
+    if let Some((kind, words)) = &asked.error {
+        return Ok(Err(format!("{kind}: {words}")));
     }
+    if asked.before != asked.after {
+        return Ok(Err("the branch moved during the call".to_string()));
+    }
+    if let Err(problem) = answer::extract(&asked.answer, &docs.answer) {
+        return Ok(Err(problem.to_string()));
+    }
+    let tree = &task.setting.tree;
+    for path in directories {
+        if !documents::is_plain_directory(&tree.worktree, path) || tree.has_ignored_files(path)? {
+            return Ok(Err(format!(
+                "{path} contains something that git ignores or that is not a regular file"
+            )));
+        }
+    }
+    let mut changes = Vec::new();
+    let mut bytes = 0;
+    for path in tree.uncommitted()? {
+        if !is_documentation_file(task, docs, &path) {
+            return Ok(Err(format!("{path} was changed, but is not documentation")));
+        }
+        match documents::read(&tree.worktree, &path) {
+            Ok(Some(text)) if text.contains(char::REPLACEMENT_CHARACTER) => {
+                return Ok(Err(format!("{path} is not UTF-8 text")));
+            }
+            Ok(text) => {
+                bytes += path.len() + text.as_ref().map_or(0, String::len);
+                if bytes > MOST_WRITTEN {
+                    return Ok(Err(format!("the changes are more than {} MiB", MOST_WRITTEN >> 20)));
+                }
+                changes.push((path, text));
+            }
+            Err(error) => return Ok(Err(error.to_string())),
+        }
+    }
+    Ok(Ok(changes))
 }
 
 /// The directory itself, or, if it contains the tasks' documents, its subdirectories beside them.

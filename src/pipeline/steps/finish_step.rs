@@ -5,9 +5,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::Next;
 use super::answer;
+use super::next_step;
+use crate::pipeline::context::Task;
+use crate::pipeline::context::TaskContext;
 use crate::pipeline::documents;
-use crate::pipeline::runner::{Next, PipelineError, Runner};
+use crate::pipeline::error::PipelineError;
+use crate::pipeline::steps::agent_step::{committed_document, document_path, template_values};
+use crate::pipeline::steps::feedback_triage::triage_feedback;
+use crate::pipeline::steps::project_tests::test_command;
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::pipeline::workflow::model::{BACK, FieldType, Role, Step, Work};
 use crate::pipeline::workflow::template::fill_message;
@@ -21,216 +28,227 @@ pub(crate) struct DocumentCommit {
     pub(crate) changes: Vec<(String, Option<String>)>,
 }
 
-impl Runner<'_> {
-    /// The user's decision at this gate, as an answer.
-    pub(crate) fn user_decision(&mut self) -> Result<Option<Map<String, Value>>, PipelineError> {
-        let decision = self.journal.decision(&self.id, self.state.visit)?;
-        Ok(decision.map(|decision| {
-            let mut answer = Map::new();
-            answer.insert("verdict".to_string(), json!(decision.verdict));
-            if !decision.feedback.is_empty() {
-                answer.insert("feedback".to_string(), json!(decision.feedback));
-            }
-            answer.insert("decided_by".to_string(), json!(signature(&decision.who)));
-            answer
-        }))
-    }
+/// The user's decision at this gate, as an answer.
+pub(crate) fn user_decision(
+    context: &mut TaskContext<'_>,
+) -> Result<Option<Map<String, Value>>, PipelineError> {
+    let decision = context.journal.decision(context.task.state.visit)?;
+    Ok(decision.map(|decision| {
+        let mut answer = Map::new();
+        answer.insert("verdict".to_string(), json!(decision.verdict));
+        if !decision.feedback.is_empty() {
+            answer.insert("feedback".to_string(), json!(decision.feedback));
+        }
+        answer.insert("decided_by".to_string(), json!(signature(&decision.who)));
+        answer
+    }))
+}
 
-    pub(crate) fn waiting_reason(&self, step: &Step) -> String {
-        format!(
-            "waiting for the user's decision at the gate {}: `guard task approve {id}` or `guard task reject {id} --feedback …`, then `guard task resume {id}`",
-            step.gate.as_deref().unwrap_or(&step.id),
-            id = self.id
-        )
-    }
+pub(crate) fn waiting_reason(task: &Task, step: &Step) -> String {
+    format!(
+        "waiting for the user's decision at the gate {}: `guard task approve {id}` or `guard task reject {id} --feedback …`, then `guard task resume {id}`",
+        step.gate.as_deref().unwrap_or(&step.id),
+        id = task.id
+    )
+}
 
-    /// Reports the result, commits the step's documents, and decides which step follows.
-    pub(crate) fn finish_role_step(
-        &mut self,
-        step: &Step,
-        role: &Role,
-        answer: &Map<String, Value>,
-    ) -> Result<Next, PipelineError> {
-        let place = self.document_path(step);
-        if let (Some(document), Some(place)) = (&step.document, &place) {
-            self.state.documents.insert(document.name.clone(), place.clone());
+/// Reports the result, commits the step's documents, and decides which step follows.
+pub(crate) fn finish_role_step(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    role: &Role,
+    answer: &Map<String, Value>,
+) -> Result<Next, PipelineError> {
+    let place = document_path(&context.task, step);
+    if let (Some(document), Some(place)) = (&step.document, &place) {
+        context.task.state.documents.insert(document.name.clone(), place.clone());
+    }
+    let word = answer.get("verdict").and_then(Value::as_str).filter(|word| step.verdicts.contains_key(*word));
+    let remark = answer.get("feedback").and_then(Value::as_str).unwrap_or_default().to_string();
+    let mut values = template_values(&context.task, role);
+    values.insert("feedback".to_string(), remark.clone());
+    // Report only what guard verified: a committing step does not get here unless its tests pass.
+    let tests = if test_command(&context.task)?.is_some() { "Tests passed." } else { "Tests not run." };
+    values.insert("tests_result".to_string(), tests.to_string());
+    for (name, field) in &step.answer {
+        let text = answer.get(name).and_then(Value::as_str).unwrap_or_default();
+        values.insert(name.clone(), text.to_string());
+        if field.is == FieldType::Commit {
+            values.insert("commit".to_string(), text.chars().take(7).collect());
         }
-        let word =
-            answer.get("verdict").and_then(Value::as_str).filter(|word| step.verdicts.contains_key(*word));
-        let remark = answer.get("feedback").and_then(Value::as_str).unwrap_or_default().to_string();
-        let mut values = self.values(role);
-        values.insert("feedback".to_string(), remark.clone());
-        // Report only what guard verified: a committing step does not get here unless its tests pass.
-        let tests = if self.test_command()?.is_some() { "Tests passed." } else { "Tests not run." };
-        values.insert("tests_result".to_string(), tests.to_string());
-        for (name, field) in &step.answer {
-            let text = answer.get(name).and_then(Value::as_str).unwrap_or_default();
-            values.insert(name.clone(), text.to_string());
-            if field.is == FieldType::Commit {
-                values.insert("commit".to_string(), text.chars().take(7).collect());
-            }
-        }
-        let says =
-            word.map_or(step.says.as_ref(), |word| step.verdicts.get(word).and_then(|one| one.says.as_ref()));
-        if let Some(says) = says {
-            let line = fill_message(says, &values);
-            let person = deciding_user(answer).map(|(name, _)| name);
-            self.announce(person.as_ref().unwrap_or(&role.title), line);
-        }
-        self.commit_documents(step, role, word, answer)?;
-        self.triage(step, role, answer)?;
-        // The first word of a verdict is the approval.
-        if word.is_some()
-            && word == step.verdict_words().first().copied()
-            && self.state.merge_review.as_ref() == Some(&step.id)
-        {
-            self.state.merge_review = None;
-        }
-        let to = Self::next_step(step, word)?;
-        let goes_back = to == BACK || self.state.rounds.contains_key(&to);
-        if word.is_none() || !goes_back {
-            return Ok(Next::Go { to, feedback: String::new() });
-        }
-        let feedback = match &place {
-            Some(place) => format!("The review is at `{place}`.\n{remark}"),
-            None => remark,
+    }
+    let says =
+        word.map_or(step.says.as_ref(), |word| step.verdicts.get(word).and_then(|one| one.says.as_ref()));
+    if let Some(says) = says {
+        let line = fill_message(says, &values);
+        let person = deciding_user(answer).map(|(name, _)| name);
+        context.announce(person.as_ref().unwrap_or(&role.title), line);
+    }
+    commit_documents(context, step, role, word, answer)?;
+    triage_feedback(context, step, role, answer)?;
+    // The first word of a verdict is the approval.
+    if word.is_some()
+        && word == step.verdict_words().first().copied()
+        && context.task.state.merge_review.as_ref() == Some(&step.id)
+    {
+        context.task.state.merge_review = None;
+    }
+    let to = next_step(step, word)?;
+    let goes_back = to == BACK || context.task.state.rounds.contains_key(&to);
+    if word.is_none() || !goes_back {
+        return Ok(Next::Go { to, feedback: String::new() });
+    }
+    let feedback = match &place {
+        Some(place) => format!("The review is at `{place}`.\n{remark}"),
+        None => remark,
+    };
+    if let Some(stop) = stop_if_repeating(context, step, &feedback)? {
+        return Ok(stop);
+    }
+    Ok(Next::Go { to, feedback })
+}
+
+/// Stops the task if a gate repeats its feedback, or gives feedback on unchanged work: another round
+/// would change nothing.
+fn stop_if_repeating(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    feedback: &str,
+) -> Result<Option<Next>, PipelineError> {
+    let workflow = &context.task.setting.workflow;
+    let (base, reviews) =
+        (format!("refs/heads/{}", workflow.base), format!("{}/reviews", workflow.documents));
+    let about = digest(&context.task.setting.tree.changed_outside(&base, &reviews)?);
+    let written = document_path(&context.task, step)
+        .and_then(|place| documents::read(&context.task.setting.tree.worktree, &place).ok().flatten());
+    // The first line names the document, whose path differs from round to round. Compare the rest.
+    let words = feedback.lines().skip(1).collect::<Vec<_>>().join("\n");
+    let feedback_digest = digest(format!("{words}\n{}", written.unwrap_or_default()).as_bytes());
+    let last = context.task.state.said.insert(step.id.clone(), (feedback_digest.clone(), about.clone()));
+    Ok(last.and_then(|(last_said, last_about)| {
+        let why = match (last_said == feedback_digest, last_about == about) {
+            (true, _) => "gave the same feedback twice",
+            (_, true) => "was asked twice about the same work: nothing had changed in between",
+            _ => return None,
         };
-        if let Some(stop) = self.stop_if_repeating(step, &feedback)? {
-            return Ok(stop);
+        Some(Next::Stop(Status::NeedsHuman, format!("the step {} {why}", step.id)))
+    }))
+}
+
+/// Commits the step's document, and the answer's additions to the shared documents.
+fn commit_documents(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    role: &Role,
+    word: Option<&str>,
+    answer: &Map<String, Value>,
+) -> Result<(), PipelineError> {
+    let intent = |context: &mut TaskContext<'_>| -> Result<DocumentCommit, PipelineError> {
+        let mut changes = shared_document_changes(&context.task, answer)?;
+        let tree = &context.task.setting.tree;
+        let place = document_path(&context.task, step);
+        let is_there = |place: &String| tree.file_at(&tree.branch, place).map(|found| found.is_some());
+        let has_committed = role.work == Work::Commit && place.as_ref().map_or(Ok(false), is_there)?;
+        if let Some(place) = place.filter(|_| !has_committed) {
+            let written = documents::read(&context.task.setting.tree.worktree, &place).map_err(|source| {
+                PipelineError::Io { path: context.task.setting.tree.worktree.join(&place), source }
+            })?;
+            // A user's decision is recorded in their words, even if a file lies at this path.
+            let is_user_decision = answer.contains_key("decided_by");
+            let text = written.filter(|text| !text.trim().is_empty() && !is_user_decision);
+            // Every step leaves a document.
+            let text = text.unwrap_or_else(|| decision_document(step, word, answer));
+            changes.push((place, Some(text)));
         }
-        Ok(Next::Go { to, feedback })
+        let what = step.commit.clone().unwrap_or_else(|| "Notes".to_string());
+        let verdict = word.map(|word| format!(": {word}")).unwrap_or_default();
+        let subject = format!("{what}: {}{verdict}", context.task.setting.feat);
+        let mut commit = step_commit(context, step, &subject)?;
+        if let Some(person) = deciding_user(answer) {
+            commit.who = person;
+        }
+        Ok(DocumentCommit { commit, changes })
+    };
+    let verdict = word.and_then(|word| step.verdicts.get(word));
+    let committed = verdict.and_then(|verdict| verdict.committed.clone());
+    let line = committed.or_else(|| step.commit.as_ref().map(|what| format!("Committing {what}... OK.")));
+    let done: Option<String> = context.effect(&step.id, "commit", intent, |context, change_set, _| {
+        if change_set.changes.is_empty() {
+            return Ok(None);
+        }
+        commit_changes(context, change_set).map(Some)
+    })?;
+    if done.is_some()
+        && let Some(line) = line
+    {
+        context.announce(RUNNER, line);
     }
+    Ok(())
+}
 
-    /// Stops the task if a gate repeats its feedback, or gives feedback on unchanged work: another round
-    /// would change nothing.
-    fn stop_if_repeating(&mut self, step: &Step, feedback: &str) -> Result<Option<Next>, PipelineError> {
-        let workflow = &self.setting.workflow;
-        let (base, reviews) =
-            (format!("refs/heads/{}", workflow.base), format!("{}/reviews", workflow.documents));
-        let about = digest(&self.setting.tree.changed_outside(&base, &reviews)?);
-        let written = self
-            .document_path(step)
-            .and_then(|place| documents::read(&self.setting.tree.worktree, &place).ok().flatten());
-        // The first line names the document, whose path differs from round to round. Compare the rest.
-        let words = feedback.lines().skip(1).collect::<Vec<_>>().join("\n");
-        let feedback_digest = digest(format!("{words}\n{}", written.unwrap_or_default()).as_bytes());
-        let last = self.state.said.insert(step.id.clone(), (feedback_digest.clone(), about.clone()));
-        Ok(last.and_then(|(last_said, last_about)| {
-            let why = match (last_said == feedback_digest, last_about == about) {
-                (true, _) => "gave the same feedback twice",
-                (_, true) => "was asked twice about the same work: nothing had changed in between",
-                _ => return None,
-            };
-            Some(Next::Stop(Status::NeedsHuman, format!("the step {} {why}", step.id)))
-        }))
+/// The document that the runner writes if the agent wrote none.
+fn decision_document(step: &Step, word: Option<&str>, answer: &Map<String, Value>) -> String {
+    let object = serde_json::to_string_pretty(answer).unwrap_or_default();
+    format!("# {}: {}\n\n```json\n{object}\n```\n", step.status, word.unwrap_or("done"))
+}
+
+/// The backlog and the lessons, with new items added.
+pub(crate) fn shared_document_changes(
+    task: &Task,
+    answer: &Map<String, Value>,
+) -> Result<Vec<(String, Option<String>)>, PipelineError> {
+    let workflow = &task.setting.workflow;
+    let mut changes = Vec::new();
+    let lists = [
+        (workflow.backlog.as_ref(), "Backlog", "backlog_items"),
+        (workflow.memory.as_ref().map(|memory| &memory.file), "Agent Memory", "lessons"),
+    ];
+    for (file, title, key) in lists {
+        let (Some(file), items) = (file, answer::list(answer, key)) else { continue };
+        if let Some(text) = documents::append_items(&committed_document(task, file)?, title, &items) {
+            changes.push((format!("{}/{file}", workflow.documents), Some(text)));
+        }
     }
+    Ok(changes)
+}
 
-    /// Commits the step's document, and the answer's additions to the shared documents.
-    fn commit_documents(
-        &mut self,
-        step: &Step,
-        role: &Role,
-        word: Option<&str>,
-        answer: &Map<String, Value>,
-    ) -> Result<(), PipelineError> {
-        let intent = |runner: &mut Self| -> Result<DocumentCommit, PipelineError> {
-            let mut changes = runner.shared_document_changes(answer)?;
-            let tree = &runner.setting.tree;
-            let place = runner.document_path(step);
-            let is_there = |place: &String| tree.file_at(&tree.branch, place).map(|found| found.is_some());
-            let has_committed = role.work == Work::Commit && place.as_ref().map_or(Ok(false), is_there)?;
-            if let Some(place) = place.filter(|_| !has_committed) {
-                let written = documents::read(&runner.setting.tree.worktree, &place).map_err(|source| {
-                    PipelineError::Io { path: runner.setting.tree.worktree.join(&place), source }
-                })?;
-                // A user's decision is recorded in their words, even if a file lies at this path.
-                let is_user_decision = answer.contains_key("decided_by");
-                let text = written.filter(|text| !text.trim().is_empty() && !is_user_decision);
-                // Every step leaves a document.
-                let text = text.unwrap_or_else(|| runner.decision(step, word, answer));
-                changes.push((place, Some(text)));
-            }
-            let what = step.commit.clone().unwrap_or_else(|| "Notes".to_string());
-            let verdict = word.map(|word| format!(": {word}")).unwrap_or_default();
-            let subject = format!("{what}: {}{verdict}", runner.setting.feat);
-            let mut commit = runner.step_commit(step, &subject)?;
-            if let Some(person) = deciding_user(answer) {
-                commit.who = person;
-            }
-            Ok(DocumentCommit { commit, changes })
+/// Prepares a commit by the runner on top of the branch.
+pub(crate) fn step_commit(
+    context: &TaskContext<'_>,
+    step: &Step,
+    subject: &str,
+) -> Result<StepCommit, PipelineError> {
+    context.task.setting.tree.check_worktree()?;
+    let parent = context.task.setting.tree.tip()?.ok_or_else(|| context.missing_branch_error())?;
+    let message = format!(
+        "{subject}\n\nGuard-Task: {}\nGuard-Step: {} {}\n",
+        context.task.id, context.task.state.visit, step.id
+    );
+    let date = format!("{} +0000", jiff::Timestamp::now().as_second());
+    Ok(StepCommit { parent, merges: None, tree: None, message, who: context.task.setting.who.clone(), date })
+}
+
+/// Writes the files and commits them. Idempotent.
+pub(crate) fn commit_changes(
+    context: &mut TaskContext<'_>,
+    change_set: &DocumentCommit,
+) -> Result<String, PipelineError> {
+    let tree = context.task.setting.tree.clone();
+    for (path, text) in &change_set.changes {
+        let place = tree.worktree.join(path);
+        let written = match text {
+            Some(text) => documents::write(&tree.worktree, path, text),
+            None => documents::remove(&tree.worktree, path),
         };
-        let verdict = word.and_then(|word| step.verdicts.get(word));
-        let committed = verdict.and_then(|verdict| verdict.committed.clone());
-        let line = committed.or_else(|| step.commit.as_ref().map(|what| format!("Committing {what}... OK.")));
-        let done: Option<String> = self.effect(&step.id, "commit", intent, |runner, change_set, _| {
-            if change_set.changes.is_empty() {
-                return Ok(None);
-            }
-            runner.commit_changes(change_set).map(Some)
-        })?;
-        if done.is_some()
-            && let Some(line) = line
-        {
-            self.announce(RUNNER, line);
-        }
-        Ok(())
+        written.map_err(|source| PipelineError::Io { path: place, source })?;
     }
-
-    /// The document that the runner writes if the agent wrote none.
-    fn decision(&self, step: &Step, word: Option<&str>, answer: &Map<String, Value>) -> String {
-        let object = serde_json::to_string_pretty(answer).unwrap_or_default();
-        format!("# {}: {}\n\n```json\n{object}\n```\n", step.status, word.unwrap_or("done"))
-    }
-
-    /// The backlog and the lessons, with new items added.
-    pub(crate) fn shared_document_changes(
-        &self,
-        answer: &Map<String, Value>,
-    ) -> Result<Vec<(String, Option<String>)>, PipelineError> {
-        let workflow = &self.setting.workflow;
-        let mut changes = Vec::new();
-        let lists = [
-            (workflow.backlog.as_ref(), "Backlog", "backlog_items"),
-            (workflow.memory.as_ref().map(|memory| &memory.file), "Agent Memory", "lessons"),
-        ];
-        for (file, title, key) in lists {
-            let (Some(file), items) = (file, answer::list(answer, key)) else { continue };
-            if let Some(text) = documents::append_items(&self.committed(file)?, title, &items) {
-                changes.push((format!("{}/{file}", workflow.documents), Some(text)));
-            }
-        }
-        Ok(changes)
-    }
-
-    /// Prepares a commit by the runner on top of the branch.
-    pub(crate) fn step_commit(&self, step: &Step, subject: &str) -> Result<StepCommit, PipelineError> {
-        self.setting.tree.check_worktree()?;
-        let parent = self.setting.tree.tip()?.ok_or_else(|| self.missing_branch_error())?;
-        let message =
-            format!("{subject}\n\nGuard-Task: {}\nGuard-Step: {} {}\n", self.id, self.state.visit, step.id);
-        let date = format!("{} +0000", jiff::Timestamp::now().as_second());
-        Ok(StepCommit { parent, merges: None, tree: None, message, who: self.setting.who.clone(), date })
-    }
-
-    /// Writes the files and commits them. Idempotent.
-    pub(crate) fn commit_changes(&mut self, change_set: &DocumentCommit) -> Result<String, PipelineError> {
-        let tree = self.setting.tree.clone();
-        for (path, text) in &change_set.changes {
-            let place = tree.worktree.join(path);
-            let written = match text {
-                Some(text) => documents::write(&tree.worktree, path, text),
-                None => documents::remove(&tree.worktree, path),
-            };
-            written.map_err(|source| PipelineError::Io { path: place, source })?;
-        }
-        let bytes =
-            |(path, text): &(String, Option<String>)| (path.clone(), text.clone().map(String::into_bytes));
-        let changes: Vec<(String, Option<Vec<u8>>)> = change_set.changes.iter().map(bytes).collect();
-        let id = tree.commit(&change_set.commit, &changes)?;
-        let subject = change_set.commit.message.lines().next().unwrap_or_default().to_string();
-        (self.on_event)(TaskEvent::new(EventType::TaskCommit, subject, json!({ "commit": id })));
-        Ok(id)
-    }
+    let bytes =
+        |(path, text): &(String, Option<String>)| (path.clone(), text.clone().map(String::into_bytes));
+    let changes: Vec<(String, Option<Vec<u8>>)> = change_set.changes.iter().map(bytes).collect();
+    let id = tree.commit(&change_set.commit, &changes)?;
+    let subject = change_set.commit.message.lines().next().unwrap_or_default().to_string();
+    context.events.send(TaskEvent::new(EventType::TaskCommit, subject, json!({ "commit": id })));
+    Ok(id)
 }
 
 /// A user's name as it appears in documents: `Name <address>`.

@@ -3,109 +3,112 @@
 
 use serde_json::{Map, Value, json};
 
+use super::Next;
 use super::agent_step::AgentReply;
 use super::finish_step::signature;
+use crate::pipeline::context::TaskContext;
+use crate::pipeline::error::PipelineError;
 use crate::pipeline::resume::StepSnapshot;
-use crate::pipeline::runner::{Next, PipelineError, Runner, parse_stored};
+use crate::pipeline::steps::validate_answer::{find_merge_problem, find_work_problem};
 use crate::pipeline::task::state::Status;
+use crate::pipeline::task::task_journal::parse_stored;
 use crate::pipeline::workflow::model::{FieldType, Role, Step};
 use crate::workspace::TaskTree;
 
-impl Runner<'_> {
-    /// Hands the conflict over to the user. Resets the branch and the worktree to the state before the
-    /// agent's attempt, and keeps what the agent did.
-    pub(crate) fn hand_over_conflict(
-        &mut self,
-        asked: &AgentReply,
-        problem: &str,
-    ) -> Result<Next, PipelineError> {
-        self.restore(Some(&asked.before))?;
-        let (base, worktree) = (&self.setting.workflow.base, self.setting.tree.worktree.display());
+/// Hands the conflict over to the user. Resets the branch and the worktree to the state before the
+/// agent's attempt, and keeps what the agent did.
+pub(crate) fn hand_over_conflict(
+    context: &mut TaskContext<'_>,
+    asked: &AgentReply,
+    problem: &str,
+) -> Result<Next, PipelineError> {
+    context.restore(Some(&asked.before))?;
+    let (base, worktree) =
+        (&context.task.setting.workflow.base, context.task.setting.tree.worktree.display());
+    let reason = format!(
+        "the agent did not resolve the conflict with '{base}' ({problem}); resolve it in {worktree} (`git merge {base}`, then `git commit`) \
+         and run `guard task resume {id}`; without such a merge, the agent tries again",
+        id = context.task.id
+    );
+    Ok(Next::Stop(Status::NeedsHuman, reason))
+}
+
+/// Looks for a merge that the user made in the worktree since the task stopped, and records its author.
+/// If the task waits for exactly that, an unusable merge is an error.
+pub(crate) fn find_user_merge(
+    context: &mut TaskContext<'_>,
+    began: Option<&StepSnapshot>,
+    is_awaited: bool,
+) -> Result<bool, PipelineError> {
+    context.task.state.merged_by = None;
+    let step = context.task.setting.workflow.step(&context.task.state.step).filter(|step| step.must_merge);
+    let (Some(_), Some(began)) = (step, began) else { return Ok(false) };
+    let tree = &context.task.setting.tree;
+    let tip = tree.tip()?.unwrap_or_default();
+    let is_moved = tip != began.tip && !agent_tips(context)?.contains(&tip);
+    if !is_moved && !is_awaited {
+        return Ok(false);
+    }
+    let worktree = tree.worktree.display().to_string();
+    if let Some(path) = tree.uncommitted()?.first() {
+        return Err(PipelineError::Strange(format!(
+            "{worktree} has uncommitted changes ({path}); commit the merge there, or undo it with `git merge --abort`"
+        )));
+    }
+    if !is_moved {
+        return Ok(false);
+    }
+    let made = AgentReply { before: began.tip.clone(), after: tip, ..AgentReply::default() };
+    if let Some(problem) = find_merge_problem(&context.task, &made)? {
+        if !is_awaited {
+            return Ok(false);
+        }
+        return Err(PipelineError::Strange(format!("the merge in {worktree} cannot be used: {problem}")));
+    }
+    context.task.state.merged_by = Some(TaskTree::current_user(&context.repository)?);
+    Ok(true)
+}
+
+/// The commits at which the agents of this visit left the branch.
+fn agent_tips(context: &TaskContext<'_>) -> Result<Vec<String>, PipelineError> {
+    let entries = context.journal.entries()?;
+    let calls = entries.into_iter().filter(|entry| {
+        entry.visit == context.task.state.visit && matches!(entry.effect.as_str(), "agent" | "repair")
+    });
+    let asked: Result<Vec<AgentReply>, PipelineError> =
+        calls.filter_map(|entry| entry.outcome).map(parse_stored).collect();
+    Ok(asked?.into_iter().map(|asked| asked.after).collect())
+}
+
+/// Accepts the user's merge as the step's answer if it passes the same checks as an agent's.
+pub(crate) fn accept_user_merge(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    role: &Role,
+) -> Result<Result<Map<String, Value>, Next>, PipelineError> {
+    let tip = context.task.setting.tree.tip()?.ok_or_else(|| context.missing_branch_error())?;
+    let before = context.step_snapshot()?.map(|began| began.tip).unwrap_or_default();
+    let made = AgentReply { before, after: tip.clone(), ..AgentReply::default() };
+    if let Some(problem) = find_work_problem(context, step, role, &made)? {
         let reason = format!(
-            "the agent did not resolve the conflict with '{base}' ({problem}); resolve it in {worktree} (`git merge {base}`, then `git commit`) \
-             and run `guard task resume {id}`; without such a merge, the agent tries again",
-            id = self.id
+            "the merge in {} cannot be used: {problem}; fix and commit it there, then run `guard task resume {}`",
+            context.task.setting.tree.worktree.display(),
+            context.task.id
         );
-        Ok(Next::Stop(Status::NeedsHuman, reason))
+        return Ok(Err(Next::Stop(Status::NeedsHuman, reason)));
     }
-
-    /// Looks for a merge that the user made in the worktree since the task stopped, and records its author.
-    /// If the task waits for exactly that, an unusable merge is an error.
-    pub(crate) fn find_user_merge(
-        &mut self,
-        began: Option<&StepSnapshot>,
-        is_awaited: bool,
-    ) -> Result<bool, PipelineError> {
-        self.state.merged_by = None;
-        let step = self.setting.workflow.step(&self.state.step).filter(|step| step.must_merge);
-        let (Some(_), Some(began)) = (step, began) else { return Ok(false) };
-        let tree = &self.setting.tree;
-        let tip = tree.tip()?.unwrap_or_default();
-        let is_moved = tip != began.tip && !self.agent_tips()?.contains(&tip);
-        if !is_moved && !is_awaited {
-            return Ok(false);
-        }
-        let worktree = tree.worktree.display().to_string();
-        if let Some(path) = tree.uncommitted()?.first() {
-            return Err(PipelineError::Strange(format!(
-                "{worktree} has uncommitted changes ({path}); commit the merge there, or undo it with `git merge --abort`"
-            )));
-        }
-        if !is_moved {
-            return Ok(false);
-        }
-        let made = AgentReply { before: began.tip.clone(), after: tip, ..AgentReply::default() };
-        if let Some(problem) = self.find_merge_problem(&made)? {
-            if !is_awaited {
-                return Ok(false);
-            }
-            return Err(PipelineError::Strange(format!("the merge in {worktree} cannot be used: {problem}")));
-        }
-        self.state.merged_by = Some(TaskTree::current_user(&self.repository)?);
-        Ok(true)
+    let mut answer = Map::new();
+    for (name, field) in &step.answer {
+        let value = match &field.is {
+            FieldType::Commit => json!(tip),
+            FieldType::OneOf(words) => json!(words.first()),
+            FieldType::Number => json!(0),
+            FieldType::List => json!([]),
+            FieldType::Text | FieldType::Document => continue,
+        };
+        answer.insert(name.clone(), value);
     }
-
-    /// The commits at which the agents of this visit left the branch.
-    fn agent_tips(&self) -> Result<Vec<String>, PipelineError> {
-        let entries = self.journal.entries(&self.id)?;
-        let calls = entries.into_iter().filter(|entry| {
-            entry.visit == self.state.visit && matches!(entry.effect.as_str(), "agent" | "repair")
-        });
-        let asked: Result<Vec<AgentReply>, PipelineError> =
-            calls.filter_map(|entry| entry.outcome).map(parse_stored).collect();
-        Ok(asked?.into_iter().map(|asked| asked.after).collect())
-    }
-
-    /// Accepts the user's merge as the step's answer if it passes the same checks as an agent's.
-    pub(crate) fn accept_user_merge(
-        &mut self,
-        step: &Step,
-        role: &Role,
-    ) -> Result<Result<Map<String, Value>, Next>, PipelineError> {
-        let tip = self.setting.tree.tip()?.ok_or_else(|| self.missing_branch_error())?;
-        let before = self.step_snapshot()?.map(|began| began.tip).unwrap_or_default();
-        let made = AgentReply { before, after: tip.clone(), ..AgentReply::default() };
-        if let Some(problem) = self.find_work_problem(step, role, &made)? {
-            let reason = format!(
-                "the merge in {} cannot be used: {problem}; fix and commit it there, then run `guard task resume {}`",
-                self.setting.tree.worktree.display(),
-                self.id
-            );
-            return Ok(Err(Next::Stop(Status::NeedsHuman, reason)));
-        }
-        let mut answer = Map::new();
-        for (name, field) in &step.answer {
-            let value = match &field.is {
-                FieldType::Commit => json!(tip),
-                FieldType::OneOf(words) => json!(words.first()),
-                FieldType::Number => json!(0),
-                FieldType::List => json!([]),
-                FieldType::Text | FieldType::Document => continue,
-            };
-            answer.insert(name.clone(), value);
-        }
-        let who = self.state.merged_by.clone().unwrap_or_default();
-        answer.insert("decided_by".to_string(), json!(signature(&who)));
-        Ok(Ok(answer))
-    }
+    let who = context.task.state.merged_by.clone().unwrap_or_default();
+    answer.insert("decided_by".to_string(), json!(signature(&who)));
+    Ok(Ok(answer))
 }

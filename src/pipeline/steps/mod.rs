@@ -1,4 +1,7 @@
 //! The steps of a task: ask an agent, validate its answer, commit its work, or perform a built-in step.
+//!
+//! Each step is a function of the task's [`TaskContext`](super::context::TaskContext). Checks take only the [`Task`](super::context::Task).
+
 pub(crate) mod agent_step;
 pub(crate) mod answer;
 pub(crate) mod builtin_steps;
@@ -9,3 +12,23 @@ pub(crate) mod manual_merge;
 pub(crate) mod project_tests;
 pub(crate) mod publish;
 pub(crate) mod validate_answer;
+
+use super::error::PipelineError;
+use super::task::state::Status;
+use super::workflow::model::Step;
+
+/// What follows a step.
+pub(crate) enum Next {
+    /// Continue with another step.
+    Go { to: String, feedback: String },
+    /// Stop the task for now.
+    Stop(Status, String),
+}
+
+/// The step that follows a verdict, or the only next step if there is no verdict.
+pub(crate) fn next_step(step: &Step, word: Option<&str>) -> Result<String, PipelineError> {
+    let way =
+        word.map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));
+    let strange = || PipelineError::Strange(format!("the step {} has no next step for {word:?}", step.id));
+    way.cloned().ok_or_else(strange)
+}

@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use crate::pipeline::runner::{PipelineError, Runner};
+use crate::pipeline::context::Task;
+use crate::pipeline::error::PipelineError;
 
 /// The test command of a project with these files in its top directory; `read` returns the text of one of
 /// them.
@@ -69,33 +70,29 @@ fn is_installed(program: &str) -> bool {
     program.contains('/') || std::env::split_paths(&path).any(|at| Path::new(&at).join(program).is_file())
 }
 
-impl Runner<'_> {
-    /// The test command that guard runs: the user's, or the project's own. `None` if there is none, if its
-    /// program is not installed, or if the user wants no tests.
-    pub(crate) fn test_command(&self) -> Result<Option<Vec<String>>, PipelineError> {
-        if let Some(words) = self.state.tests.as_ref().or(self.setting.tests.as_ref()) {
-            return Ok(Some(words.clone()).filter(|words| !words.is_empty()));
-        }
-        let tree = &self.setting.tree;
-        // The base commit takes precedence: an agent must not choose the tests that judge its own work.
-        for commit in [Some(tree.base.clone()), tree.tip()?].into_iter().flatten() {
-            let read = |name: &str| {
-                let content = tree.file_at(&commit, name).ok().flatten()?;
-                Some(String::from_utf8_lossy(&content).into_owned())
-            };
-            if let Some(words) = detect(&tree.top_files(&commit)?, read) {
-                return Ok(
-                    Some(words).filter(|words| words.first().is_some_and(|program| is_installed(program)))
-                );
-            }
-        }
-        Ok(None)
+/// The test command that guard runs: the user's, or the project's own. `None` if there is none, if its
+/// program is not installed, or if the user wants no tests.
+pub(crate) fn test_command(task: &Task) -> Result<Option<Vec<String>>, PipelineError> {
+    if let Some(words) = task.state.tests.as_ref().or(task.setting.tests.as_ref()) {
+        return Ok(Some(words.clone()).filter(|words| !words.is_empty()));
     }
+    let tree = &task.setting.tree;
+    // The base commit takes precedence: an agent must not choose the tests that judge its own work.
+    for commit in [Some(tree.base.clone()), tree.tip()?].into_iter().flatten() {
+        let read = |name: &str| {
+            let content = tree.file_at(&commit, name).ok().flatten()?;
+            Some(String::from_utf8_lossy(&content).into_owned())
+        };
+        if let Some(words) = detect(&tree.top_files(&commit)?, read) {
+            return Ok(Some(words).filter(|words| words.first().is_some_and(|program| is_installed(program))));
+        }
+    }
+    Ok(None)
+}
 
-    /// True if the user chose the tests to run, or chose to run none.
-    pub(crate) fn has_named_tests(&self) -> bool {
-        self.state.tests.is_some() || self.setting.tests.is_some()
-    }
+/// True if the user chose the tests to run, or chose to run none.
+pub(crate) fn has_named_tests(task: &Task) -> bool {
+    task.state.tests.is_some() || task.setting.tests.is_some()
 }
 
 #[cfg(test)]

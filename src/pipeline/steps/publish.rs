@@ -4,7 +4,8 @@
 use serde_json::json;
 
 use crate::forge::{self, Proposal, Protection, PullRequest, Push, Remote, Token};
-use crate::pipeline::runner::{PipelineError, Runner};
+use crate::pipeline::context::TaskContext;
+use crate::pipeline::error::PipelineError;
 use crate::pipeline::task::state::{RUNNER, TaskEvent};
 use crate::transcript::EventType;
 use crate::workspace::Repository;
@@ -45,60 +46,57 @@ pub fn safety(repository: &Repository, remote: Option<&str>, base: &str) -> Safe
     }
 }
 
-impl Runner<'_> {
-    /// Pushes the branch and opens a pull request, if the remote is on GitHub and there is a token. Returns the pull
-    /// request's URL or an error message; `None` if there is no such remote or token. Idempotent: finds an existing
-    /// pull request.
-    pub(crate) fn push_and_open_pull_request(
-        &mut self,
-        step: &str,
-        summary: &str,
-    ) -> Result<Option<Result<String, String>>, PipelineError> {
-        let Some(name) = self.setting.remote.clone() else { return Ok(None) };
-        let remote = match Remote::of(&self.repository, &name) {
-            Ok(Some(remote)) if remote.github().is_some() => remote,
-            Ok(_) => return Ok(None),
-            Err(error) => return Ok(Some(Err(error.to_string()))),
-        };
-        let token = match Token::find(&remote) {
-            Ok(Some(token)) => token,
-            Ok(None) => {
-                self.announce(RUNNER, "No token for GitHub (GH_TOKEN, GITHUB_TOKEN, `gh auth login`): the branch stays in this repository.");
-                return Ok(None);
-            }
-            Err(error) => return Ok(Some(Err(error.to_string()))),
-        };
-        let (branch, base) =
-            (self.setting.tree.short_branch().to_string(), self.setting.workflow.base.clone());
-        let pushed: Result<Push, String> = self.effect(
-            step,
-            "push",
-            |_| Ok(json!({ "branch": branch })),
-            |runner, _, _| {
-                Ok(forge::push(&runner.repository, &remote, &branch, &base)
-                    .map_err(|error| error.to_string()))
-            },
-        )?;
-        if let Err(problem) = pushed {
-            return Ok(Some(Err(problem)));
+/// Pushes the branch and opens a pull request, if the remote is on GitHub and there is a token. Returns the pull
+/// request's URL or an error message; `None` if there is no such remote or token. Idempotent: finds an existing
+/// pull request.
+pub(crate) fn push_and_open_pull_request(
+    context: &mut TaskContext<'_>,
+    step: &str,
+    summary: &str,
+) -> Result<Option<Result<String, String>>, PipelineError> {
+    let Some(name) = context.task.setting.remote.clone() else { return Ok(None) };
+    let remote = match Remote::of(&context.repository, &name) {
+        Ok(Some(remote)) if remote.github().is_some() => remote,
+        Ok(_) => return Ok(None),
+        Err(error) => return Ok(Some(Err(error.to_string()))),
+    };
+    let token = match Token::find(&remote) {
+        Ok(Some(token)) => token,
+        Ok(None) => {
+            context.announce(RUNNER, "No token for GitHub (GH_TOKEN, GITHUB_TOKEN, `gh auth login`): the branch stays in this repository.");
+            return Ok(None);
         }
-        self.announce(RUNNER, format!("Pushing '{branch}' to {name}... OK."));
-        let title: String = self.request.lines().next().unwrap_or(&branch).chars().take(200).collect();
-        let made: Result<PullRequest, String> = self.effect(
-            step,
-            "pull_request",
-            |_| Ok(json!({ "head": branch, "base": base })),
-            |_, _, _| {
-                let proposal = Proposal { head: &branch, base: &base, title: &title, body: summary };
-                Ok(forge::pull_request(&remote, &token, &proposal).map_err(|error| error.to_string()))
-            },
-        )?;
-        Ok(Some(made.map(|request| {
-            let how = if request.existed { "found" } else { "opened" };
-            let data = json!({ "number": request.number, "url": request.url, "existed": request.existed });
-            (self.on_event)(TaskEvent::new(EventType::TaskPullRequest, request.url.clone(), data));
-            self.announce(RUNNER, format!("Pull request {how}: {}", request.url));
-            request.url
-        })))
+        Err(error) => return Ok(Some(Err(error.to_string()))),
+    };
+    let (branch, base) =
+        (context.task.setting.tree.short_branch().to_string(), context.task.setting.workflow.base.clone());
+    let pushed: Result<Push, String> = context.effect(
+        step,
+        "push",
+        |_| Ok(json!({ "branch": branch })),
+        |context, _, _| {
+            Ok(forge::push(&context.repository, &remote, &branch, &base).map_err(|error| error.to_string()))
+        },
+    )?;
+    if let Err(problem) = pushed {
+        return Ok(Some(Err(problem)));
     }
+    context.announce(RUNNER, format!("Pushing '{branch}' to {name}... OK."));
+    let title: String = context.task.request.lines().next().unwrap_or(&branch).chars().take(200).collect();
+    let made: Result<PullRequest, String> = context.effect(
+        step,
+        "pull_request",
+        |_| Ok(json!({ "head": branch, "base": base })),
+        |_, _, _| {
+            let proposal = Proposal { head: &branch, base: &base, title: &title, body: summary };
+            Ok(forge::pull_request(&remote, &token, &proposal).map_err(|error| error.to_string()))
+        },
+    )?;
+    Ok(Some(made.map(|request| {
+        let how = if request.existed { "found" } else { "opened" };
+        let data = json!({ "number": request.number, "url": request.url, "existed": request.existed });
+        context.events.send(TaskEvent::new(EventType::TaskPullRequest, request.url.clone(), data));
+        context.announce(RUNNER, format!("Pull request {how}: {}", request.url));
+        request.url
+    })))
 }

@@ -3,12 +3,18 @@
 
 use serde_json::{Map, Value, json};
 
+use super::Next;
 use super::agent_step::AgentReply;
 use super::{answer, feedback};
 use crate::agent_exec::ExecRequest;
 use crate::outcome::ErrorKind;
+use crate::pipeline::context::Task;
+use crate::pipeline::context::TaskContext;
 use crate::pipeline::documents;
-use crate::pipeline::runner::{Next, PipelineError, Runner};
+use crate::pipeline::error::PipelineError;
+use crate::pipeline::steps::agent_step::document_path;
+use crate::pipeline::steps::project_tests::{has_named_tests, test_command};
+use crate::pipeline::task::budget::exhausted_limit;
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::pipeline::workflow::model::{FieldType, Role, Step, Work};
 use crate::transcript::EventType;
@@ -22,284 +28,283 @@ pub(crate) enum Validation {
     Stop(Next),
 }
 
-impl Runner<'_> {
-    /// Validates an answer's format and claims.
-    pub(crate) fn validate(
-        &mut self,
-        step: &Step,
-        role: &Role,
-        asked: &AgentReply,
-    ) -> Result<Validation, PipelineError> {
-        if let Some((kind, words)) = &asked.error {
-            let is_bound = matches!(kind, ErrorKind::BudgetExhausted | ErrorKind::Timeout);
-            if let Some(reason) = self.exhausted_limit(&step.id).filter(|_| is_bound) {
-                return Ok(Validation::Stop(Next::Stop(Status::BudgetExhausted, reason)));
-            }
-            let status = match kind {
-                ErrorKind::BudgetExhausted => Status::BudgetExhausted,
-                _ => Status::Failed,
-            };
-            return Ok(Validation::Stop(Next::Stop(status, format!("{}: {kind}: {words}", role.title))));
+/// Validates an answer's format and claims.
+pub(crate) fn validate_answer(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    role: &Role,
+    asked: &AgentReply,
+) -> Result<Validation, PipelineError> {
+    if let Some((kind, words)) = &asked.error {
+        let is_bound = matches!(kind, ErrorKind::BudgetExhausted | ErrorKind::Timeout);
+        if let Some(reason) = exhausted_limit(&context.task, &step.id).filter(|_| is_bound) {
+            return Ok(Validation::Stop(Next::Stop(Status::BudgetExhausted, reason)));
         }
-        if role.work == Work::Read && asked.before != asked.after {
-            let problem = "the branch moved while the agent, which may only read, was working";
-            return Ok(Validation::Invalid(problem.to_string()));
-        }
-        let answer = match answer::extract(&asked.answer, &step.answer) {
-            Ok(answer) => answer,
-            Err(problem) => return Ok(Validation::Invalid(problem.to_string())),
+        let status = match kind {
+            ErrorKind::BudgetExhausted => Status::BudgetExhausted,
+            _ => Status::Failed,
         };
-        let problem = match self.find_false_claim(step, role, asked, &answer)? {
-            None => feedback::contradiction(&answer, &step.answer, &self.setting.workflow.honesty)
-                .map(|word| format!("the answer claims success, but its feedback says `{word}`")),
-            problem => problem,
-        };
-        Ok(problem.map_or_else(|| Validation::Valid(answer), Validation::Invalid))
+        return Ok(Validation::Stop(Next::Stop(status, format!("{}: {kind}: {words}", role.title))));
     }
+    if role.work == Work::Read && asked.before != asked.after {
+        let problem = "the branch moved while the agent, which may only read, was working";
+        return Ok(Validation::Invalid(problem.to_string()));
+    }
+    let answer = match answer::extract(&asked.answer, &step.answer) {
+        Ok(answer) => answer,
+        Err(problem) => return Ok(Validation::Invalid(problem.to_string())),
+    };
+    let problem = match find_false_claim(context, step, role, asked, &answer)? {
+        None => feedback::contradiction(&answer, &step.answer, &context.task.setting.workflow.honesty)
+            .map(|word| format!("the answer claims success, but its feedback says `{word}`")),
+        problem => problem,
+    };
+    Ok(problem.map_or_else(|| Validation::Valid(answer), Validation::Invalid))
+}
 
-    /// The first claim of the answer that is not true, if any.
-    fn find_false_claim(
-        &mut self,
-        step: &Step,
-        role: &Role,
-        asked: &AgentReply,
-        answer: &Map<String, Value>,
-    ) -> Result<Option<String>, PipelineError> {
-        let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or_default().trim();
-        if let (Some(document), Some(place)) = (&step.document, self.document_path(step)) {
-            for (name, _) in step.answer.iter().filter(|(_, field)| field.is == FieldType::Document) {
-                let claimed = text(name);
-                let worktree = format!("{}/", self.setting.tree.worktree.display());
-                let plain = claimed.strip_prefix(&worktree).unwrap_or(claimed).trim_start_matches("./");
-                if plain != place {
-                    return Ok(Some(format!("`{name}` must be `{place}`, and is `{claimed}`")));
-                }
-            }
-            // A committing role has its document on the branch, where it is checked with the rest of its
-            // work.
-            if role.work == Work::Read {
-                let worktree = &self.setting.tree.worktree;
-                let written = documents::read(worktree, &place)
-                    .map_err(|source| PipelineError::Io { path: worktree.join(&place), source })?;
-                let lacks = documents::missing(document, written.as_deref().unwrap_or_default());
-                if let Some(lacks) = lacks.filter(|_| !document.optional) {
-                    return Ok(Some(format!("the document `{place}` {lacks}")));
-                }
+/// The first claim of the answer that is not true, if any.
+fn find_false_claim(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    role: &Role,
+    asked: &AgentReply,
+    answer: &Map<String, Value>,
+) -> Result<Option<String>, PipelineError> {
+    let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or_default().trim();
+    if let (Some(document), Some(place)) = (&step.document, document_path(&context.task, step)) {
+        for (name, _) in step.answer.iter().filter(|(_, field)| field.is == FieldType::Document) {
+            let claimed = text(name);
+            let worktree = format!("{}/", context.task.setting.tree.worktree.display());
+            let plain = claimed.strip_prefix(&worktree).unwrap_or(claimed).trim_start_matches("./");
+            if plain != place {
+                return Ok(Some(format!("`{name}` must be `{place}`, and is `{claimed}`")));
             }
         }
-        for (name, _) in step.answer.iter().filter(|(_, field)| field.is == FieldType::Commit) {
-            if let Some(problem) = self.find_commit_problem(name, text(name), asked)? {
-                return Ok(Some(problem));
+        // A committing role has its document on the branch, where it is checked with the rest of its
+        // work.
+        if role.work == Work::Read {
+            let worktree = &context.task.setting.tree.worktree;
+            let written = documents::read(worktree, &place)
+                .map_err(|source| PipelineError::Io { path: worktree.join(&place), source })?;
+            let lacks = documents::missing(document, written.as_deref().unwrap_or_default());
+            if let Some(lacks) = lacks.filter(|_| !document.optional) {
+                return Ok(Some(format!("the document `{place}` {lacks}")));
             }
         }
-        if step.must_merge
-            && let Some(problem) = self.find_merge_problem(asked)?
-        {
+    }
+    for (name, _) in step.answer.iter().filter(|(_, field)| field.is == FieldType::Commit) {
+        if let Some(problem) = find_commit_problem(&context.task, name, text(name), asked)? {
             return Ok(Some(problem));
         }
-        if role.work == Work::Commit {
-            return self.find_work_problem(step, role, asked);
-        }
-        Ok(None)
     }
-
-    /// What is wrong with work on the code: it changes other roles' documents, leaves uncommitted files, or
-    /// fails its tests.
-    pub(crate) fn find_work_problem(
-        &mut self,
-        step: &Step,
-        role: &Role,
-        asked: &AgentReply,
-    ) -> Result<Option<String>, PipelineError> {
-        let workflow = &self.setting.workflow;
-        let changed = self.setting.tree.changed_below(&asked.before, &asked.after, &workflow.documents)?;
-        let own = self.document_path(step);
-        let is_others =
-            |path: &&String| own.as_ref() != Some(*path) && self.is_a_document(path, step.must_merge);
-        if let Some(path) = changed.iter().find(is_others) {
-            return Ok(Some(format!(
-                "`{path}` is another role's document, which this step must not change; restore it"
-            )));
-        }
-        let directories = workflow.document_directories();
-        if let Some(path) = self.setting.tree.first_non_directory(&asked.after, &directories)? {
-            return Ok(Some(format!(
-                "`{path}` must be a directory or not exist, because documents are stored below it"
-            )));
-        }
-        if !step.must_merge && self.setting.tree.has_merges(&asked.before, &asked.after)? {
-            return Ok(Some(
-                "the commits contain a merge, but this step must not merge; commit without it".to_string(),
-            ));
-        }
-        let left = self.setting.tree.uncommitted()?;
-        if !left.is_empty() {
-            let some: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
-            return Ok(Some(format!("{} files are not committed: {}", left.len(), some.join(", "))));
-        }
-        if let Some(problem) = self.find_report_problem(step, asked)? {
-            return Ok(Some(problem));
-        }
-        let tests = self.test_command()?;
-        let problem = self.run_tests(step, role, tests.as_deref())?;
-        if tests.is_some() {
-            // Tests run the agent's code. Whatever they changed is not what was committed.
-            self.restore(Some(&asked.after))?;
-        }
-        Ok(problem)
+    if step.must_merge
+        && let Some(problem) = find_merge_problem(&context.task, asked)?
+    {
+        return Ok(Some(problem));
     }
-
-    /// What is wrong with the report about work on the code: it is not on the branch, it has unticked items,
-    /// or a file that it reports as updated is unchanged.
-    fn find_report_problem(&self, step: &Step, asked: &AgentReply) -> Result<Option<String>, PipelineError> {
-        let tree = &self.setting.tree;
-        let mut report = String::new();
-        if let (Some(document), Some(place)) = (&step.document, self.document_path(step)) {
-            let content = tree.file_at(&asked.after, &place)?;
-            report = content.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-            let lacks = documents::missing(document, &report).filter(|_| !document.optional);
-            if let Some(lacks) = lacks {
-                return Ok(Some(format!("the document `{place}` {lacks}; write it, and commit it")));
-            }
-        }
-        if step.updates.is_empty() {
-            return Ok(None);
-        }
-        let there = tree.top_files(&asked.after)?;
-        let changed = tree.changed_since(&format!("refs/heads/{}", self.setting.workflow.base))?;
-        let is_said = |file: &str| {
-            let mut lines = report.lines().map(str::to_lowercase);
-            lines.any(|line| line.contains(&file.to_lowercase()) && line.contains("unchanged"))
-        };
-        let is_stale = |file: &&String| there.contains(*file) && !changed.contains(*file) && !is_said(file);
-        Ok(step.updates.iter().find(is_stale).map(|file| {
-            format!(
-                "`{file}` is unchanged; update it, or give the reason in the report, in a line with `{file}` and the word `unchanged`"
-            )
-        }))
+    if role.work == Work::Commit {
+        return find_work_problem(context, step, role, asked);
     }
+    Ok(None)
+}
 
-    /// True if the path is or could be a step's document of this task, or is a shared document of the runner.
-    /// In a merge, shared documents are allowed: both sides may have changed them.
-    fn is_a_document(&self, path: &str, is_merge: bool) -> bool {
-        let workflow = &self.setting.workflow;
-        let memory = workflow.memory.as_ref().map(|memory| &memory.file);
-        let shared = [workflow.backlog.as_ref(), memory, workflow.notes.as_ref()].into_iter().flatten();
-        let mut shared = shared.map(|file| format!("{}/{file}", workflow.documents));
-        if shared.any(|file| path.eq_ignore_ascii_case(&file)) {
-            return !is_merge;
-        }
-        workflow.steps.iter().filter_map(|step| step.document.as_ref()).any(|document| {
-            let place =
-                format!("{}/{}", workflow.documents, document.path.replace("{feat}", &self.setting.feat));
-            match place.split_once("{n}") {
-                None => path.eq_ignore_ascii_case(&place),
-                Some((head, tail)) => {
-                    let (path, head, tail) = (path.to_lowercase(), head.to_lowercase(), tail.to_lowercase());
-                    path.starts_with(&head) && path.ends_with(&tail)
-                }
-            }
-        })
+/// What is wrong with work on the code: it changes other roles' documents, leaves uncommitted files, or
+/// fails its tests.
+pub(crate) fn find_work_problem(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    role: &Role,
+    asked: &AgentReply,
+) -> Result<Option<String>, PipelineError> {
+    let workflow = &context.task.setting.workflow;
+    let changed =
+        context.task.setting.tree.changed_below(&asked.before, &asked.after, &workflow.documents)?;
+    let own = document_path(&context.task, step);
+    let is_others =
+        |path: &&String| own.as_ref() != Some(*path) && is_a_document(&context.task, path, step.must_merge);
+    if let Some(path) = changed.iter().find(is_others) {
+        return Ok(Some(format!(
+            "`{path}` is another role's document, which this step must not change; restore it"
+        )));
     }
-
-    /// What is wrong with the commit that the answer claims in the field `name`.
-    fn find_commit_problem(
-        &self,
-        name: &str,
-        claimed: &str,
-        asked: &AgentReply,
-    ) -> Result<Option<String>, PipelineError> {
-        let tree = &self.setting.tree;
-        let is_hash = claimed.len() >= 7 && claimed.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let found = if is_hash { tree.commit_named(claimed)? } else { None };
-        let Some(commit) = found else {
-            return Ok(Some(format!("`{name}`: there is no commit `{claimed}`")));
-        };
-        if !tree.contains(&tree.branch, &commit)? {
-            return Ok(Some(format!("`{name}`: the commit {claimed} is not on {}", tree.short_branch())));
-        }
-        if tree.contains(&asked.before, &commit)? {
-            return Ok(Some(format!("`{name}`: the commit {claimed} is older than this step")));
-        }
-        Ok(None)
+    let directories = workflow.document_directories();
+    if let Some(path) = context.task.setting.tree.first_non_directory(&asked.after, &directories)? {
+        return Ok(Some(format!(
+            "`{path}` must be a directory or not exist, because documents are stored below it"
+        )));
     }
-
-    /// What is wrong with a merge: it does not contain the base, has conflict markers, or lost changes that
-    /// only the base made.
-    pub(crate) fn find_merge_problem(&self, asked: &AgentReply) -> Result<Option<String>, PipelineError> {
-        let (tree, base, after) = (&self.setting.tree, &self.setting.workflow.base, &asked.after);
-        let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
-        if !tree.contains(after, &wanted)? {
-            return Ok(Some(format!("{base} is not merged: the branch does not contain {wanted}")));
-        }
-        if !tree.contains(after, &asked.before)? {
-            return Ok(Some(format!("the branch no longer contains its own commit {}", asked.before)));
-        }
-        let compared = tree.compare_merge(&asked.before, &wanted, after)?;
-        // The base branch may have moved since the conflicts were found.
-        let mut conflicts = self.state.conflict_files.clone();
-        conflicts.extend(compared.conflicts);
-        if let Some(file) = tree.file_with_conflict_marker(after, &conflicts)? {
-            return Ok(Some(format!("{file} still has conflict markers")));
-        }
-        if !compared.lost.is_empty() {
-            let some: Vec<&str> = compared.lost.iter().take(5).map(String::as_str).collect();
-            return Ok(Some(format!(
-                "the merge lost changes of {base} in {} files that had no conflict: {}; restore them (for a file that only {base} \
-                 changed: `git restore --source={base} --staged --worktree FILE`), and commit",
-                compared.lost.len(),
-                some.join(", ")
-            )));
-        }
-        Ok(None)
-    }
-
-    /// Runs the tests in the sandbox of the role that wrote them. Returns why they fail, if they do.
-    fn run_tests(
-        &mut self,
-        step: &Step,
-        role: &Role,
-        words: Option<&[String]>,
-    ) -> Result<Option<String>, PipelineError> {
-        let Some(words) = words else {
-            if !self.has_named_tests() {
-                let line = "Tests not run: no test command was found. Set one with `--tests COMMAND`.";
-                self.announce(RUNNER, line);
-            }
-            (self.on_event)(TaskEvent::new(EventType::TaskTests, "not run", json!({ "step": step.id })));
-            return Ok(None);
-        };
-        self.announce(RUNNER, format!("Running {}...", shell_words::join(words)));
-        let mut request = ExecRequest::new("", self.setting.tree.worktree.clone());
-        request.agent = Some("generic".to_string());
-        request.command = words.to_vec();
-        request.policy = Some(role.policy.clone());
-        request.max_retries = 0;
-        request.here = true;
-        let result = self.task_store.executor.execute(&request, &self.cancel, &mut |_| {});
-        if self.cancel.is_set() {
-            return Err(PipelineError::Interrupted);
-        }
-        let data = json!({ "step": step.id, "success": result.run.success, "run_id": result.run.run_id });
-        (self.on_event)(TaskEvent::new(
-            EventType::TaskTests,
-            if result.run.success { "passed" } else { "failed" },
-            data,
+    if !step.must_merge && context.task.setting.tree.has_merges(&asked.before, &asked.after)? {
+        return Ok(Some(
+            "the commits contain a merge, but this step must not merge; commit without it".to_string(),
         ));
-        if result.run.success {
-            return Ok(None);
-        }
-        let lines: Vec<&str> = result.run.result.lines().rev().take(20).collect();
-        let last = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
-        let error = result.run.error.unwrap_or_default();
-        let advice = if self.has_named_tests() {
-            String::new()
-        } else {
-            let (words, id) = (shell_words::join(words), &self.id);
-            format!(
-                "\n(guard found `{words}` in the project; `guard task resume {id} --tests COMMAND` runs another command, `--no-tests` skips the tests)"
-            )
-        };
-        Ok(Some(format!("the tests fail: {error}\n{last}{advice}")))
     }
+    let left = context.task.setting.tree.uncommitted()?;
+    if !left.is_empty() {
+        let some: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
+        return Ok(Some(format!("{} files are not committed: {}", left.len(), some.join(", "))));
+    }
+    if let Some(problem) = find_report_problem(&context.task, step, asked)? {
+        return Ok(Some(problem));
+    }
+    let tests = test_command(&context.task)?;
+    let problem = run_tests(context, step, role, tests.as_deref())?;
+    if tests.is_some() {
+        // Tests run the agent's code. Whatever they changed is not what was committed.
+        context.restore(Some(&asked.after))?;
+    }
+    Ok(problem)
+}
+
+/// What is wrong with the report about work on the code: it is not on the branch, it has unticked items,
+/// or a file that it reports as updated is unchanged.
+fn find_report_problem(
+    task: &Task,
+    step: &Step,
+    asked: &AgentReply,
+) -> Result<Option<String>, PipelineError> {
+    let tree = &task.setting.tree;
+    let mut report = String::new();
+    if let (Some(document), Some(place)) = (&step.document, document_path(task, step)) {
+        let content = tree.file_at(&asked.after, &place)?;
+        report = content.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        let lacks = documents::missing(document, &report).filter(|_| !document.optional);
+        if let Some(lacks) = lacks {
+            return Ok(Some(format!("the document `{place}` {lacks}; write it, and commit it")));
+        }
+    }
+    if step.updates.is_empty() {
+        return Ok(None);
+    }
+    let there = tree.top_files(&asked.after)?;
+    let changed = tree.changed_since(&format!("refs/heads/{}", task.setting.workflow.base))?;
+    let is_said = |file: &str| {
+        let mut lines = report.lines().map(str::to_lowercase);
+        lines.any(|line| line.contains(&file.to_lowercase()) && line.contains("unchanged"))
+    };
+    let is_stale = |file: &&String| there.contains(*file) && !changed.contains(*file) && !is_said(file);
+    Ok(step.updates.iter().find(is_stale).map(|file| {
+        format!(
+            "`{file}` is unchanged; update it, or give the reason in the report, in a line with `{file}` and the word `unchanged`"
+        )
+    }))
+}
+
+/// True if the path is or could be a step's document of this task, or is a shared document of the runner.
+/// In a merge, shared documents are allowed: both sides may have changed them.
+fn is_a_document(task: &Task, path: &str, is_merge: bool) -> bool {
+    let workflow = &task.setting.workflow;
+    let memory = workflow.memory.as_ref().map(|memory| &memory.file);
+    let shared = [workflow.backlog.as_ref(), memory, workflow.notes.as_ref()].into_iter().flatten();
+    let mut shared = shared.map(|file| format!("{}/{file}", workflow.documents));
+    if shared.any(|file| path.eq_ignore_ascii_case(&file)) {
+        return !is_merge;
+    }
+    workflow.steps.iter().filter_map(|step| step.document.as_ref()).any(|document| {
+        let place = format!("{}/{}", workflow.documents, document.path.replace("{feat}", &task.setting.feat));
+        match place.split_once("{n}") {
+            None => path.eq_ignore_ascii_case(&place),
+            Some((head, tail)) => {
+                let (path, head, tail) = (path.to_lowercase(), head.to_lowercase(), tail.to_lowercase());
+                path.starts_with(&head) && path.ends_with(&tail)
+            }
+        }
+    })
+}
+
+/// What is wrong with the commit that the answer claims in the field `name`.
+fn find_commit_problem(
+    task: &Task,
+    name: &str,
+    claimed: &str,
+    asked: &AgentReply,
+) -> Result<Option<String>, PipelineError> {
+    let tree = &task.setting.tree;
+    let is_hash = claimed.len() >= 7 && claimed.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let found = if is_hash { tree.commit_named(claimed)? } else { None };
+    let Some(commit) = found else {
+        return Ok(Some(format!("`{name}`: there is no commit `{claimed}`")));
+    };
+    if !tree.contains(&tree.branch, &commit)? {
+        return Ok(Some(format!("`{name}`: the commit {claimed} is not on {}", tree.short_branch())));
+    }
+    if tree.contains(&asked.before, &commit)? {
+        return Ok(Some(format!("`{name}`: the commit {claimed} is older than this step")));
+    }
+    Ok(None)
+}
+
+/// What is wrong with a merge: it does not contain the base, has conflict markers, or lost changes that
+/// only the base made.
+pub(crate) fn find_merge_problem(task: &Task, asked: &AgentReply) -> Result<Option<String>, PipelineError> {
+    let (tree, base, after) = (&task.setting.tree, &task.setting.workflow.base, &asked.after);
+    let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
+    if !tree.contains(after, &wanted)? {
+        return Ok(Some(format!("{base} is not merged: the branch does not contain {wanted}")));
+    }
+    if !tree.contains(after, &asked.before)? {
+        return Ok(Some(format!("the branch no longer contains its own commit {}", asked.before)));
+    }
+    let compared = tree.compare_merge(&asked.before, &wanted, after)?;
+    // The base branch may have moved since the conflicts were found.
+    let mut conflicts = task.state.conflict_files.clone();
+    conflicts.extend(compared.conflicts);
+    if let Some(file) = tree.file_with_conflict_marker(after, &conflicts)? {
+        return Ok(Some(format!("{file} still has conflict markers")));
+    }
+    if !compared.lost.is_empty() {
+        let some: Vec<&str> = compared.lost.iter().take(5).map(String::as_str).collect();
+        return Ok(Some(format!(
+            "the merge lost changes of {base} in {} files that had no conflict: {}; restore them (for a file that only {base} \
+             changed: `git restore --source={base} --staged --worktree FILE`), and commit",
+            compared.lost.len(),
+            some.join(", ")
+        )));
+    }
+    Ok(None)
+}
+
+/// Runs the tests in the sandbox of the role that wrote them. Returns why they fail, if they do.
+fn run_tests(
+    context: &mut TaskContext<'_>,
+    step: &Step,
+    role: &Role,
+    words: Option<&[String]>,
+) -> Result<Option<String>, PipelineError> {
+    let Some(words) = words else {
+        if !has_named_tests(&context.task) {
+            let line = "Tests not run: no test command was found. Set one with `--tests COMMAND`.";
+            context.announce(RUNNER, line);
+        }
+        context.events.send(TaskEvent::new(EventType::TaskTests, "not run", json!({ "step": step.id })));
+        return Ok(None);
+    };
+    context.announce(RUNNER, format!("Running {}...", shell_words::join(words)));
+    let mut request = ExecRequest::new("", context.task.setting.tree.worktree.clone());
+    request.agent = Some("generic".to_string());
+    request.command = words.to_vec();
+    request.policy = Some(role.policy.clone());
+    request.max_retries = 0;
+    request.here = true;
+    let result = context.execute(&request, |_| None)?;
+    let data = json!({ "step": step.id, "success": result.run.success, "run_id": result.run.run_id });
+    context.events.send(TaskEvent::new(
+        EventType::TaskTests,
+        if result.run.success { "passed" } else { "failed" },
+        data,
+    ));
+    if result.run.success {
+        return Ok(None);
+    }
+    let lines: Vec<&str> = result.run.result.lines().rev().take(20).collect();
+    let last = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
+    let error = result.run.error.unwrap_or_default();
+    let advice = if has_named_tests(&context.task) {
+        String::new()
+    } else {
+        let (words, id) = (shell_words::join(words), &context.task.id);
+        format!(
+            "\n(guard found `{words}` in the project; `guard task resume {id} --tests COMMAND` runs another command, `--no-tests` skips the tests)"
+        )
+    };
+    Ok(Some(format!("the tests fail: {error}\n{last}{advice}")))
 }

@@ -1,8 +1,9 @@
 //! The budget of a task and its steps: limits, usage, and when a limit stops the task. A task stopped by a
 //! limit can be resumed.
 
-use super::state::{LimitOverrides, RUNNER, Status, Used};
-use crate::pipeline::runner::{PipelineError, Runner};
+use super::state::{RUNNER, Status, Used};
+use crate::pipeline::context::Task;
+use crate::pipeline::context::TaskContext;
 use crate::pipeline::workflow::model::{Bounds, StepExecutor};
 
 /// One limit, and how much of it is used.
@@ -53,108 +54,83 @@ impl Account {
     }
 }
 
-impl Runner<'_> {
-    /// Sets another test command; an empty one runs no tests.
-    pub fn set_tests(&mut self, words: Vec<String>) -> Result<(), PipelineError> {
-        self.state.tests = Some(words);
-        self.save_progress(Status::Running, "")
-    }
+/// The task's limits in force.
+pub(crate) fn task_bounds(task: &Task) -> Bounds {
+    let limits = &task.setting.workflow.limits;
+    task.state.raised.task.or(Bounds {
+        tokens: limits.tokens,
+        cost: limits.cost,
+        minutes: limits.minutes,
+        rounds: Some(limits.rounds),
+    })
+}
 
-    /// Raises the limits of the task or of its steps.
-    pub fn raise_limits(&mut self, more: LimitOverrides) -> Result<(), PipelineError> {
-        for step in more.steps.keys() {
-            if self.setting.workflow.step(step).is_none() {
-                return Err(PipelineError::Strange(format!("the workflow has no step `{step}`")));
-            }
+/// A step's limits in force.
+fn step_bounds(task: &Task, step: &str) -> Bounds {
+    let workflow = &task.setting.workflow;
+    let raised = task.state.raised.steps.get(step).copied().unwrap_or_default();
+    let own = workflow.step(step).map(|step| step.limits).unwrap_or_default();
+    raised.or(own).or(workflow.limits.step)
+}
+
+/// Every limit on an agent call of this step: the task's, and the step's own if an agent performs it.
+fn accounts_of(task: &Task, step: &str) -> Vec<Account> {
+    let mut all = Account::of(None, task.state.used, task_bounds(task));
+    let doer = task.setting.workflow.step(step).map(|step| &step.doer);
+    if matches!(doer, Some(StepExecutor::Role(_))) {
+        let used = task.state.used_by.get(step).copied().unwrap_or_default();
+        all.extend(Account::of(Some(step), used, step_bounds(task, step)));
+    }
+    all
+}
+
+/// A message about the first limit that is reached, of the task or the step.
+pub(crate) fn exhausted_limit(task: &Task, step: &str) -> Option<String> {
+    let accounts = accounts_of(task, step);
+    let over = accounts.iter().find(|account| account.used >= account.bound)?;
+    Some(over.limit_message(&task.id))
+}
+
+/// The smallest remainder of a resource for one more call.
+pub(crate) fn remaining_budget(task: &Task, step: &str, name: &str) -> Option<f64> {
+    let accounts = accounts_of(task, step).into_iter().filter(|account| account.name == name);
+    accounts.map(|account| (account.bound - account.used).max(0.0)).min_by(f64::total_cmp)
+}
+
+/// Adds the usage of a call. A call in the journal counts once, even if its step is replayed after a
+/// crash: the replay starts from the task's state at the beginning of the step.
+pub(crate) fn add_usage(context: &mut TaskContext<'_>, step: &str, more: Used) {
+    context.task.state.used += more;
+    *context.task.state.used_by.entry(step.to_string()).or_default() += more;
+    let near = f64::from(context.task.setting.workflow.limits.warn_percent);
+    for account in accounts_of(&context.task, step) {
+        let key = format!("{} {}", account.whose(), account.name);
+        if account.used * 100.0 < account.bound * near || context.task.state.warned.contains(&key) {
+            continue;
         }
-        let raised = &mut self.state.raised;
-        raised.task = more.task.or(raised.task);
-        for (step, bounds) in more.steps {
-            let known = raised.steps.entry(step).or_default();
-            *known = bounds.or(*known);
-        }
-        self.save_progress(Status::Running, "")
+        context.task.state.warned.push(key);
+        let percent = account.used / account.bound * 100.0;
+        let (name, whose) = (account.name, account.whose());
+        context.announce(RUNNER, format!("Warning: {percent:.0} % of the {name} of {whose} are used."));
     }
+}
 
-    /// The task's limits in force.
-    pub(crate) fn bounds(&self) -> Bounds {
-        let limits = &self.setting.workflow.limits;
-        self.state.raised.task.or(Bounds {
-            tokens: limits.tokens,
-            cost: limits.cost,
-            minutes: limits.minutes,
-            rounds: Some(limits.rounds),
-        })
+/// The status and reason for stopping, if a limit is reached.
+pub(crate) fn reached_limit(task: &Task) -> Option<(Status, String)> {
+    let (step, id) = (&task.state.step, &task.id);
+    let rounds = task.state.since.get(step).copied().unwrap_or(0);
+    let most = step_bounds(task, step).or(task_bounds(task)).rounds.unwrap_or(1).max(1);
+    if rounds > most {
+        let reason = format!(
+            "the step {step} was asked {} times without success; `guard task resume {id}` allows more",
+            rounds - 1
+        );
+        return Some((Status::NeedsHuman, reason));
     }
-
-    /// A step's limits in force.
-    fn bounds_of(&self, step: &str) -> Bounds {
-        let workflow = &self.setting.workflow;
-        let raised = self.state.raised.steps.get(step).copied().unwrap_or_default();
-        let own = workflow.step(step).map(|step| step.limits).unwrap_or_default();
-        raised.or(own).or(workflow.limits.step)
+    let visits = task.setting.workflow.limits.visits;
+    if task.state.since.values().sum::<u32>() > visits {
+        let reason = format!("the task took more than {visits} steps; `guard task resume {id}` allows more");
+        return Some((Status::NeedsHuman, reason));
     }
-
-    /// Every limit on an agent call of this step: the task's, and the step's own if an agent performs it.
-    fn accounts(&self, step: &str) -> Vec<Account> {
-        let mut all = Account::of(None, self.state.used, self.bounds());
-        let doer = self.setting.workflow.step(step).map(|step| &step.doer);
-        if matches!(doer, Some(StepExecutor::Role(_))) {
-            let used = self.state.used_by.get(step).copied().unwrap_or_default();
-            all.extend(Account::of(Some(step), used, self.bounds_of(step)));
-        }
-        all
-    }
-
-    /// A message about the first limit that is reached, of the task or the step.
-    pub(crate) fn exhausted_limit(&self, step: &str) -> Option<String> {
-        let accounts = self.accounts(step);
-        let over = accounts.iter().find(|account| account.used >= account.bound)?;
-        Some(over.limit_message(&self.id))
-    }
-
-    /// The smallest remainder of a resource for one more call.
-    pub(crate) fn remaining(&self, step: &str, name: &str) -> Option<f64> {
-        let accounts = self.accounts(step).into_iter().filter(|account| account.name == name);
-        accounts.map(|account| (account.bound - account.used).max(0.0)).min_by(f64::total_cmp)
-    }
-
-    /// Adds the usage of a call. A call in the journal counts once, even if its step is replayed after a
-    /// crash: the replay starts from the task's state at the beginning of the step.
-    pub(crate) fn add_usage(&mut self, step: &str, more: Used) {
-        self.state.used += more;
-        *self.state.used_by.entry(step.to_string()).or_default() += more;
-        let near = f64::from(self.setting.workflow.limits.warn_percent);
-        for account in self.accounts(step) {
-            let key = format!("{} {}", account.whose(), account.name);
-            if account.used * 100.0 < account.bound * near || self.state.warned.contains(&key) {
-                continue;
-            }
-            self.state.warned.push(key);
-            let percent = account.used / account.bound * 100.0;
-            let (name, whose) = (account.name, account.whose());
-            self.announce(RUNNER, format!("Warning: {percent:.0} % of the {name} of {whose} are used."));
-        }
-    }
-
-    /// The status and reason for stopping, if a limit is reached.
-    pub(crate) fn reached_limit(&self) -> Option<(Status, String)> {
-        let (step, id) = (&self.state.step, &self.id);
-        let rounds = self.state.since.get(step).copied().unwrap_or(0);
-        let most = self.bounds_of(step).or(self.bounds()).rounds.unwrap_or(1).max(1);
-        if rounds > most {
-            let reason = format!(
-                "the step {step} was asked {} times without success; `guard task resume {id}` allows more",
-                rounds - 1
-            );
-            return Some((Status::NeedsHuman, reason));
-        }
-        let visits = self.setting.workflow.limits.visits;
-        if self.state.since.values().sum::<u32>() > visits {
-            let reason =
-                format!("the task took more than {visits} steps; `guard task resume {id}` allows more");
-            return Some((Status::NeedsHuman, reason));
-        }
-        self.exhausted_limit(step).map(|reason| (Status::BudgetExhausted, reason))
-    }
+    exhausted_limit(task, step).map(|reason| (Status::BudgetExhausted, reason))
 }

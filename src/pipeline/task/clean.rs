@@ -3,7 +3,8 @@
 
 use super::state::{Status, TaskSettings};
 use super::task_lock::TaskStore;
-use crate::pipeline::runner::{PipelineError, repository};
+use crate::pipeline::context::repository;
+use crate::pipeline::error::PipelineError;
 use crate::pipeline::task::journal::Journal;
 
 /// The result of removing a task.

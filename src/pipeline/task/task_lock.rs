@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::agent_exec::Executor;
-use crate::pipeline::runner::PipelineError;
+use crate::pipeline::error::PipelineError;
 use crate::pipeline::task::journal::{Journal, StoreError};
 
 /// The directories where tasks are stored, and the executor for their agents.

@@ -1,0 +1,68 @@
+//! The journal entries of one task.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::journal::{Decision, EffectState, Entry, Journal, StoreError};
+use super::state::{State, Status};
+use crate::pipeline::error::PipelineError;
+
+pub(crate) struct TaskJournal {
+    journal: Journal,
+    id: String,
+}
+
+impl TaskJournal {
+    pub(crate) fn new(journal: Journal, id: &str) -> Self {
+        Self { journal, id: id.to_string() }
+    }
+
+    /// See [`Journal::effect_state`].
+    pub(crate) fn effect_state(&self, visit: u32, name: &str) -> Result<Option<EffectState>, StoreError> {
+        self.journal.effect_state(&self.id, visit, name)
+    }
+
+    /// See [`Journal::begin`].
+    pub(crate) fn begin(
+        &mut self,
+        at: (u32, &str),
+        name: &str,
+        intent: &Value,
+    ) -> Result<EffectState, StoreError> {
+        self.journal.begin(&self.id, at, name, intent)
+    }
+
+    /// See [`Journal::finish`].
+    pub(crate) fn finish(&mut self, visit: u32, name: &str, outcome: &Value) -> Result<(), StoreError> {
+        self.journal.finish(&self.id, visit, name, outcome)
+    }
+
+    pub(crate) fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+        self.journal.entries(&self.id)
+    }
+
+    /// See [`Journal::delete_entries_from`].
+    pub(crate) fn delete_entries_from(&mut self, visit: u32, with_decision: bool) -> Result<(), StoreError> {
+        self.journal.delete_entries_from(&self.id, visit, with_decision)
+    }
+
+    /// The user's decision at the gate of a visit.
+    pub(crate) fn decision(&self, visit: u32) -> Result<Option<Decision>, StoreError> {
+        self.journal.decision(&self.id, visit)
+    }
+
+    pub(crate) fn save_progress(
+        &mut self,
+        status: Status,
+        reason: &str,
+        state: &State,
+    ) -> Result<(), StoreError> {
+        let state = serde_json::to_value(state).unwrap_or_default();
+        self.journal.advance(&self.id, status.name(), reason, &state)
+    }
+}
+
+pub(crate) fn parse_stored<T: DeserializeOwned>(value: Value) -> Result<T, PipelineError> {
+    serde_json::from_value(value)
+        .map_err(|error| PipelineError::Strange(format!("a journal entry cannot be parsed: {error}")))
+}
