@@ -24,7 +24,7 @@
 //! cli          ─ mcp pipeline agent_exec agent launch egress workspace outcome transcript sandbox policy_audit decide policy command sys   arguments → requests, results → text. The only module that prints.
 //! ```
 //!
-//! Every module may use `terminal_text`, which makes untrusted text safe to print, and `string_enum`.
+//! Every module may use `terminal_text`, which makes untrusted text safe to print, `hex` and `string_enum`.
 
 pub mod agent;
 pub mod agent_exec;
@@ -33,6 +33,7 @@ pub mod command;
 pub mod decide;
 pub mod egress;
 pub mod forge;
+mod hex;
 pub mod launch;
 pub mod mcp;
 pub mod outcome;

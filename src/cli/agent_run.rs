@@ -148,7 +148,7 @@ fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     let directory = request.checkout.as_ref().map_or(&request.folder, |checkout| &checkout.common_dir);
     let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.clone());
     let digest = Sha256::digest(directory.as_os_str().as_bytes());
-    let id: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let id = crate::hex::encode(&digest[..8]);
     let named_after = match directory.file_name() {
         Some(name) if name == ".git" => directory.parent().and_then(Path::file_name),
         name => name,

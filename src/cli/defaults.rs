@@ -114,7 +114,7 @@ impl Project {
         hasher.update(self.config_text.as_bytes());
         hasher.update([0]);
         hasher.update(self.policy_text.as_deref().unwrap_or_default().as_bytes());
-        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::hex::encode(hasher.finalize())
     }
 }
 

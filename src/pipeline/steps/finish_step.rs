@@ -268,5 +268,5 @@ fn deciding_user(answer: &Map<String, Value>) -> Option<(String, String)> {
 }
 
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::hex::encode(Sha256::digest(bytes))
 }

@@ -64,7 +64,7 @@ fn copy(file: &Path, name: &str, common_dir: &Path, remaining: &mut u64) -> io::
             to.write_all(&buffer[..count])?;
         }
     })();
-    let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let found = crate::hex::encode(hasher.finalize());
     if copied.is_err() || found != name {
         fs::remove_file(&new)?;
         return copied.map(|()| false);

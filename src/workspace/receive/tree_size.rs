@@ -231,7 +231,7 @@ impl Trees {
             node.own.paths += 1;
             node.own.bytes += u64::from(length);
             if matches!(&content[..space], b"40000" | b"040000") {
-                let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+                let name = crate::hex::encode(id);
                 let before = self.nodes.len();
                 let child = self.index_of(name)?;
                 if self.nodes.len() > before {

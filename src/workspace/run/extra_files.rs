@@ -127,7 +127,7 @@ pub fn is_inside(path: &Path) -> bool {
 fn metadata_digest(tree: &Path) -> io::Result<String> {
     let mut hasher = Sha256::new();
     hash_metadata(tree, &mut hasher)?;
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(crate::hex::encode(hasher.finalize()))
 }
 
 fn hash_metadata(path: &Path, hasher: &mut Sha256) -> io::Result<()> {

@@ -187,11 +187,7 @@ pub(crate) mod path {
     pub(crate) fn text(path: &Path) -> String {
         match path.to_str() {
             Some(text) if !text.starts_with("hex:") => text.to_string(),
-            _ => {
-                let hex: String =
-                    path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-                format!("hex:{hex}")
-            }
+            _ => format!("hex:{}", crate::hex::encode(path.as_os_str().as_bytes())),
         }
     }
 

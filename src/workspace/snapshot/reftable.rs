@@ -9,6 +9,7 @@ use std::io;
 use super::refs::{Found, Ref, Value, join};
 use super::state::{OpenDirectory, hash, read_whole};
 use super::{Name, Scan};
+use crate::hex;
 
 /// Maximum size of a table in bytes.
 const MAX_TABLE_BYTES: u64 = 512 << 20;
@@ -95,7 +96,7 @@ fn records(
         name.truncate(shared);
         name.extend_from_slice(bytes(block, &mut at, suffix)?);
         let _update = varint(block, &mut at)?;
-        let mut object = || bytes(block, &mut at, size_of_object).map(hex);
+        let mut object = || bytes(block, &mut at, size_of_object).map(hex::encode);
         let found = match kind {
             0 => None,
             1 => Some((Value::Object(object()?), None)),
@@ -130,12 +131,4 @@ fn varint(block: &[u8], at: &mut usize) -> Option<usize> {
         value = value.checked_add(1)?.checked_mul(128)? | usize::from(byte & 0x7f);
     }
     Some(value)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

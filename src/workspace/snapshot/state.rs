@@ -257,10 +257,5 @@ pub(crate) fn read_whole(file: &mut File, expected: u64, max: u64) -> io::Result
 
 /// The SHA-256 in hexadecimal.
 pub(crate) fn hash(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(64);
-    for byte in Sha256::digest(bytes) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    crate::hex::encode(Sha256::digest(bytes))
 }

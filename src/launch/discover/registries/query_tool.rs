@@ -82,7 +82,7 @@ fn cached(
     for number in [metadata.mtime(), metadata.mtime_nsec(), metadata.size().cast_signed()] {
         key.update(number.to_le_bytes());
     }
-    let key: String = key.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    let key = crate::hex::encode(&key.finalize()[..12]);
     let file = search
         .base("XDG_CACHE_HOME", ".cache")
         .map(|cache| cache.join("guard").join(format!("{}-{key}", search.tool.name())));
