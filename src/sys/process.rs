@@ -2,7 +2,12 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{check, check_int};
 
@@ -41,6 +46,28 @@ pub fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })?;
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Waits until a child exits or the deadline passes. Returns `None` if the child still runs.
+pub fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+    // A child that was reaped before has no pidfd.
+    if let Some(status) = child.try_wait()? {
+        return Ok(Some(status));
+    }
+    // SAFETY: plain integers. The child is not reaped yet, so its id is not reused.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let exited = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Rounded up, so that the last poll does not return just before the deadline, again and again.
+        let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(exited.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(0) | Err(Errno::EINTR) if Instant::now() < deadline => {}
+            Ok(_) | Err(Errno::EINTR) => return child.try_wait(),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Duplicates descriptor `number` of another thread, given its pidfd.
@@ -261,5 +288,29 @@ pub fn limit_freed_memory() {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 512 << 10);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_awaited_until_the_deadline() {
+        let start = |script: &str| std::process::Command::new("sh").args(["-c", script]).spawn().expect("sh");
+        let mut child = start("exit 3");
+        let in_a_minute = Instant::now() + Duration::from_secs(60);
+        for _ in 0..2 {
+            let status = wait_until(&mut child, in_a_minute).expect("the child can be awaited");
+            assert_eq!(status.and_then(|status| status.code()), Some(3));
+        }
+        let mut child = start("exec sleep 60");
+        let began = Instant::now();
+        let status =
+            wait_until(&mut child, began + Duration::from_millis(50)).expect("the child can be awaited");
+        let waited = began.elapsed();
+        let _ = child.kill();
+        let _ = child.wait();
+        assert!(status.is_none() && waited >= Duration::from_millis(50), "{status:?} after {waited:?}");
     }
 }

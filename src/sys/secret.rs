@@ -100,16 +100,10 @@ impl Secret {
             let _ = to.send(read.map(|_| bytes));
         });
         let deadline = Instant::now() + time_limit;
-        let status = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-                _ => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return Err(SecretError::TimedOut(time_limit));
-                }
-            }
+        let Ok(Some(status)) = super::process::wait_until(&mut child, deadline) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(SecretError::TimedOut(time_limit));
         };
         // A process that the command started may hold its output open.
         let left = deadline.saturating_duration_since(Instant::now());

@@ -22,8 +22,12 @@ use nix::sys::signal::Signal;
 use super::jail::Jail;
 use super::stderr_messages::GitMessage;
 use crate::sys::pre_exec::GIT_END_SIGNAL;
+use crate::sys::process::wait_until;
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};
 use crate::sys::signals;
+
+/// How often a wait for git checks whether guard must end the call.
+const INTERRUPT_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Whose git configuration applies to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -604,9 +608,10 @@ impl Running {
 
     /// Waits until git exits; ends it if the deadline passes or guard must end the call.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus, GitError> {
-        let mut pause = Duration::from_micros(50);
         loop {
-            if let Some(status) = self.child.try_wait().map_err(|error| self.failed(error))? {
+            let next_check = self.deadline.min(Instant::now() + INTERRUPT_CHECK_INTERVAL);
+            let status = wait_until(&mut self.child, next_check).map_err(|error| self.failed(error))?;
+            if let Some(status) = status {
                 return Ok(status);
             }
             if Instant::now() >= self.deadline {
@@ -617,8 +622,6 @@ impl Running {
                 self.terminate();
                 return Err(interrupted);
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(5));
         }
     }
 
@@ -629,11 +632,8 @@ impl Running {
         let pid = nix::unistd::Pid::from_raw(if self.is_session_leader { -pid } else { pid });
         let _ = nix::sys::signal::kill(pid, GIT_END_SIGNAL);
         let deadline = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < deadline {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        if matches!(wait_until(&mut self.child, deadline), Ok(Some(_))) {
+            return;
         }
         let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
         let _ = self.child.wait();

@@ -19,6 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sha2::{Digest, Sha256};
 
 use super::Search;
+use crate::sys::process::wait_until;
 use crate::sys::programs::ProgramSearch;
 use crate::transcript::base64;
 
@@ -239,10 +240,7 @@ fn read_output(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
         }
     }
     // The program has closed its output but may still run.
-    while matches!(child.try_wait(), Ok(None)) {
-        deadline.checked_duration_since(Instant::now())?;
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_until(child, deadline).ok()??;
     Some(bytes)
 }
 
