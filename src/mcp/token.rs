@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use crate::sys::fs::{Links, OpenError, open_regular_file};
+
 /// The minimum length of a token. Shorter ones could be guessed.
 const SHORTEST: usize = 32;
 /// At most this many bytes of a token file are read.
@@ -56,13 +58,12 @@ impl Token {
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let bad = |problem: TokenProblem| TokenError { path: path.to_path_buf(), problem };
         let cannot = |error: io::Error| bad(TokenProblem::Unreadable(error));
-        // Do not block if the path is a pipe.
-        let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let file = open.map_err(cannot)?;
+        let open = open_regular_file(path, u64::MAX, Links::Follow);
+        let file = open.map_err(|error| match error {
+            OpenError::Io(error) => cannot(error),
+            OpenError::NotRegular | OpenError::TooLarge { .. } => bad(TokenProblem::NoFile),
+        })?;
         let found = file.metadata().map_err(cannot)?;
-        if !found.is_file() {
-            return Err(bad(TokenProblem::NoFile));
-        }
         if found.uid() != nix::unistd::geteuid().as_raw() {
             return Err(bad(TokenProblem::ForeignOwner));
         }

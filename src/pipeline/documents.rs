@@ -5,11 +5,12 @@
 //! bounded.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::workflow::model::Document;
+use crate::sys::fs::{Links, OpenError, read_regular_file};
 
 /// The maximum size of a document, in bytes.
 const LARGEST: u64 = 4 << 20;
@@ -23,22 +24,15 @@ pub(crate) fn read(directory: &Path, path: &str) -> io::Result<Option<String>> {
         return Ok(None);
     }
     let at = directory.join(path);
-    let open = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open(&at);
-    let file = match open {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
-    let found = file.metadata()?;
-    if !found.is_file() || found.len() > LARGEST {
-        let problem = format!("{} is not a regular file of at most {LARGEST} bytes", at.display());
-        return Err(io::Error::other(problem));
+    match read_regular_file(&at, LARGEST, Links::Refuse) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(OpenError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(OpenError::Io(error)) => Err(error),
+        Err(OpenError::NotRegular | OpenError::TooLarge { .. }) => {
+            let problem = format!("{} is not a regular file of at most {LARGEST} bytes", at.display());
+            Err(io::Error::other(problem))
+        }
     }
-    let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes)?;
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// Writes a file below a directory and creates missing parents. Fails on symbolic links on the path.

@@ -1,8 +1,11 @@
 //! Opens files with restricted path resolution, and changes metadata through descriptors.
 
 use std::ffi::CStr;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use super::{check, check_int};
 
@@ -14,6 +17,74 @@ pub enum Walk {
     /// The directory acts as the root: absolute paths and symlinks start there, and `..` stops there. Fails at magic
     /// links.
     InRoot,
+}
+
+/// What to do with a symbolic link in the last component of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// Open the file that it leads to.
+    Follow,
+    /// Fail with `ELOOP`.
+    Refuse,
+}
+
+/// Why [`open_regular_file`] failed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The path cannot be opened.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The path leads to a directory, pipe, socket or device, which could block or never end.
+    #[error("it is not a regular file")]
+    NotRegular,
+    /// The file has more bytes than the caller accepts.
+    #[error("it has {size} bytes, the limit is {most}")]
+    TooLarge {
+        /// The size of the file in bytes.
+        size: u64,
+        /// The limit.
+        most: u64,
+    },
+}
+
+impl From<OpenError> for io::Error {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Io(error) => error,
+            OpenError::NotRegular | OpenError::TooLarge { .. } => {
+                Self::new(io::ErrorKind::InvalidData, error.to_string())
+            }
+        }
+    }
+}
+
+/// Opens a regular file of at most `most` bytes for reading. Does not block on a pipe. The file may grow afterwards, so
+/// the caller must limit its reads too.
+pub fn open_regular_file(path: &Path, most: u64, links: Links) -> Result<File, OpenError> {
+    let nofollow = match links {
+        Links::Follow => 0,
+        Links::Refuse => libc::O_NOFOLLOW,
+    };
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC | nofollow;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(OpenError::NotRegular);
+    }
+    if found.len() > most {
+        return Err(OpenError::TooLarge { size: found.len(), most });
+    }
+    Ok(file)
+}
+
+/// Reads a regular file of at most `most` bytes.
+pub fn read_regular_file(path: &Path, most: u64, links: Links) -> Result<Vec<u8>, OpenError> {
+    let mut bytes = Vec::new();
+    open_regular_file(path, most, links)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 {
+        size if size > most => Err(OpenError::TooLarge { size, most }),
+        _ => Ok(bytes),
+    }
 }
 
 /// Opens a path with `O_PATH`, relative to a directory.
@@ -129,7 +200,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::{Walk, open_in};
+    use super::{Links, OpenError, Walk, open_in, read_regular_file};
 
     /// Every exec of a path with `..` resolves it this way, while builds rename files all the time.
     #[test]
@@ -153,5 +224,24 @@ mod tests {
         });
         std::fs::remove_dir_all(&directory).expect("gone");
         assert!(failed.is_empty(), "{} of 50,000: {:?}", failed.len(), failed.first());
+    }
+
+    #[test]
+    fn only_small_regular_files_are_read() {
+        let directory = std::env::temp_dir().join(format!("guard-regular-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let (file, link, pipe) = (directory.join("file"), directory.join("link"), directory.join("pipe"));
+        std::fs::write(&file, "four").expect("a file");
+        std::os::unix::fs::symlink("file", &link).expect("a link");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let read = |path, most| read_regular_file(path, most, Links::Refuse);
+        assert_eq!(read(&file, 4).expect("it is small enough"), b"four");
+        assert!(matches!(read(&file, 3), Err(OpenError::TooLarge { size: 4, most: 3 })));
+        assert!(matches!(read(&pipe, 4), Err(OpenError::NotRegular)));
+        assert!(matches!(read(&directory, 4), Err(OpenError::NotRegular)));
+        let refused = read(&link, 4);
+        assert!(matches!(refused, Err(OpenError::Io(error)) if error.raw_os_error() == Some(libc::ELOOP)));
+        assert_eq!(read_regular_file(&link, 4, Links::Follow).expect("it leads to a file"), b"four");
+        std::fs::remove_dir_all(&directory).expect("gone");
     }
 }

@@ -3,12 +3,12 @@
 //! The file may still grow: after the end, the reader can be called again. An incomplete last line counts as
 //! the end, not as an error. The reader does not check the content of events; `verify` does.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::event::Event;
+use crate::sys::fs::{Links, open_regular_file};
 
 /// The writer never makes longer lines. The reader skips a longer one instead of loading it into memory.
 pub const LONGEST_LINE: usize = 16 << 20;
@@ -46,11 +46,7 @@ impl Reader<File> {
 
 /// Opens a regular file. Anything else could block or never end.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    Ok(file)
+    Ok(open_regular_file(path, u64::MAX, Links::Follow)?)
 }
 
 impl<R: Read> Reader<R> {

@@ -7,13 +7,14 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::LaunchError;
 use crate::policy::{Config, KEY_VARIABLES};
+use crate::sys::fs::{Links, OpenError, open_regular_file};
 use crate::sys::programs::ProgramSearch;
 use crate::sys::secret::{LARGEST, Secret, take_variable};
 
@@ -118,15 +119,14 @@ impl Keys {
 }
 
 fn from_file(path: &Path) -> Result<Secret, String> {
-    // Without O_NONBLOCK, opening a named pipe would block.
-    let open =
-        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path);
-    let file = open.map_err(|error| error.to_string())?;
+    let file = open_regular_file(path, LARGEST as u64, Links::Follow).map_err(|error| match error {
+        OpenError::Io(error) => error.to_string(),
+        OpenError::NotRegular | OpenError::TooLarge { .. } => {
+            format!("expected a regular file of at most {LARGEST} bytes")
+        }
+    })?;
     let data = file.metadata().map_err(|error| error.to_string())?;
     let own = nix::unistd::geteuid().as_raw();
-    if !data.is_file() || data.len() > LARGEST as u64 {
-        return Err(format!("expected a regular file of at most {LARGEST} bytes"));
-    }
     if data.uid() != own && data.uid() != 0 {
         return Err("the file belongs to another user".to_string());
     }

@@ -6,12 +6,14 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::sys::fs::{Links, OpenError, read_regular_file};
 
 /// The largest file that guard accepts as a credential file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 << 10;
@@ -143,15 +145,11 @@ fn parse(bytes: &[u8]) -> Option<Value> {
 
 /// The content of a file; `None` if it is not regular or too large. Fails if the last component is a symbolic link.
 fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let data = file.metadata()?;
-    if !data.is_file() || data.len() > MAX_FILE_BYTES {
-        return Ok(None);
+    match read_regular_file(path, MAX_FILE_BYTES, Links::Refuse) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(OpenError::Io(error)) => Err(error),
+        Err(OpenError::NotRegular | OpenError::TooLarge { .. }) => Ok(None),
     }
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
 }
 
 /// The content of a file in the private home. `None` if it does not exist, or if a component is a symbolic link: the

@@ -6,11 +6,12 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::sys::fs::{Links, read_regular_file};
 use crate::sys::remove_tree::remove_tree;
 
 /// The subdirectory of the run's directory for foreign files.
@@ -68,24 +69,12 @@ fn names_quarantine(file: &Path, run_folder: &Path) -> bool {
 
 /// Reads a small regular file. Follows no symbolic link, and does not block on a FIFO.
 pub(crate) fn read_small(file: &Path, max: usize) -> io::Result<Vec<u8>> {
-    read_with(file, max, libc::O_NOFOLLOW)
+    Ok(read_regular_file(file, max as u64, Links::Refuse)?)
 }
 
 /// Like `read_small`, but follows symbolic links.
 pub(crate) fn read_following_links(file: &Path, max: usize) -> io::Result<Vec<u8>> {
-    read_with(file, max, 0)
-}
-
-fn read_with(file: &Path, max: usize, flags: i32) -> io::Result<Vec<u8>> {
-    let flags = flags | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
-    let data = opened.metadata()?;
-    if !data.is_file() || data.len() > max as u64 {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut found = Vec::new();
-    opened.take(max as u64 + 1).read_to_end(&mut found)?;
-    Ok(found)
+    Ok(read_regular_file(file, max as u64, Links::Follow)?)
 }
 
 /// Moves a foreign file or directory to the run's directory, under a unique name. Returns the new path.

@@ -5,13 +5,13 @@
 //! `packed-refs`.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, BufRead, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::repository::is_id;
+use crate::sys::fs::{Links, OpenError, open_regular_file};
 
 /// Maximum size of `packed-refs`, unless the file was already large before the run: then the maximum is four
 /// times its size at that time. Guard reads the file line by line.
@@ -124,8 +124,7 @@ fn read_loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
         }
     }
     let failed = |error: io::Error| unreadable(&path, &error);
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(failed)?;
+    let file = open_regular_file(&path, u64::MAX, Links::Refuse).map_err(|error| failed(error.into()))?;
     let mut text = Vec::new();
     file.take(4096).read_to_end(&mut text).map_err(failed)?;
     Ok(Some(text))
@@ -140,21 +139,19 @@ fn for_each_packed(
 ) -> Result<(), RefError> {
     let failed = |error: io::Error| unreadable(file, &error);
     let not_plain = |found| RefError::NotPlain { path: file.to_path_buf(), found };
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let opened = match OpenOptions::new().read(true).custom_flags(flags).open(file) {
+    let opened = match open_regular_file(file, max, Links::Refuse) {
         Ok(opened) => opened,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(not_plain(SYMLINK)),
-        Err(error) => return Err(failed(error)),
+        Err(OpenError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(OpenError::Io(error)) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(not_plain(SYMLINK));
+        }
+        Err(OpenError::Io(error)) => return Err(failed(error)),
+        Err(OpenError::NotRegular) => return Err(not_plain(NOT_A_FILE)),
+        Err(OpenError::TooLarge { size, most }) => {
+            let (size, most) = (size >> 20, most >> 20);
+            return Err(RefError::Unreadable(format!("packed-refs has {size} MiB, the limit is {most} MiB")));
+        }
     };
-    let data = opened.metadata().map_err(failed)?;
-    if !data.is_file() {
-        return Err(not_plain(NOT_A_FILE));
-    }
-    if data.len() > max {
-        let (size, max) = (data.len() >> 20, max >> 20);
-        return Err(RefError::Unreadable(format!("packed-refs has {size} MiB, the limit is {max} MiB")));
-    }
     let mut reader = io::BufReader::with_capacity(256 << 10, opened.take(max));
     let mut line = Vec::new();
     loop {

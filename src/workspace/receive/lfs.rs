@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use crate::sys::fs::{Links, open_regular_file};
+
 /// Copies every LFS object of a quarantine whose content matches its name, up to `max` bytes in total.
 /// Returns the paths of the objects that it did not copy.
 pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Result<Vec<PathBuf>> {
@@ -43,12 +45,8 @@ fn copy(file: &Path, name: &str, common_dir: &Path, remaining: &mut u64) -> io::
     if place.is_file() {
         return Ok(true);
     }
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let Ok(mut from) = OpenOptions::new().read(true).custom_flags(flags).open(file) else { return Ok(false) };
+    let Ok(mut from) = open_regular_file(file, *remaining, Links::Refuse) else { return Ok(false) };
     let data = from.metadata()?;
-    if !data.is_file() || data.len() > *remaining {
-        return Ok(false);
-    }
     fs::create_dir_all(&dir)?;
     let new = dir.join(format!(".guard-{}", uuid::Uuid::now_v7()));
     let mut to = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?;

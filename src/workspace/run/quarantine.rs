@@ -8,9 +8,10 @@ use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use crate::sys::fs::{Links, OpenError, open_regular_file};
 use crate::workspace::git::command::{Git, GitError};
 use crate::workspace::git::config::{Setting, Settings, render};
 use crate::workspace::git::repository::Repository;
@@ -102,13 +103,15 @@ fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
     let is_index = to.file_name().is_some_and(|name| name.as_bytes().ends_with(b"index"));
     // Follow symbolic links, which users' own files often are, but do not block on a FIFO.
     let copy = || -> io::Result<u64> {
-        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(from)?;
-        let data = file.metadata()?;
-        if !data.is_file() || !is_index && data.len() > MAX_BYTES {
-            let problem = format!("{} is not a regular file, or is too large to be copied", from.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
-        }
+        let most = if is_index { u64::MAX } else { MAX_BYTES };
+        let mut file = open_regular_file(from, most, Links::Follow).map_err(|error| match error {
+            OpenError::Io(error) => error,
+            OpenError::NotRegular | OpenError::TooLarge { .. } => {
+                let problem =
+                    format!("{} is not a regular file, or is too large to be copied", from.display());
+                io::Error::new(io::ErrorKind::InvalidData, problem)
+            }
+        })?;
         io::copy(&mut file, &mut fs::File::create(to)?)
     };
     match copy() {
