@@ -27,6 +27,7 @@ mod run;
 mod run_workspace;
 mod runs;
 mod task;
+mod task_admin;
 mod task_args;
 mod task_progress;
 mod terminal_filter;

@@ -5,18 +5,18 @@ use std::io::Write;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::agent_run::is_installed;
 use super::exit_code::Exit;
+use super::task_admin::{cancel, clean, decide, list, show};
 use super::task_args::{Task, TaskBounds, TaskCommand, TaskOutput, TaskTests};
 use super::task_progress::{Form, TaskProgress};
 use super::{Failure, note, workflow};
 use crate::agent::{MissingKey, missing_key, named};
 use crate::agent_exec::Cancel;
 use crate::outcome::ErrorKind;
-use crate::pipeline;
-use crate::pipeline::task::journal::{Decision, Journal, TaskRow};
+use crate::pipeline::task::journal::{Journal, TaskRow};
 use crate::pipeline::{
     Agent, Bounds, Ending, LimitOverrides, PipelineError, Runner, Status, TaskEvent, TaskSettings, TaskStore,
     Workflow, load, name_of, safety,
@@ -60,7 +60,7 @@ fn task_store() -> Result<TaskStore, Failure> {
     Ok(TaskStore { executor: super::exec::executor()?, tasks: runs.with_file_name("tasks"), runs })
 }
 
-fn failed(error: impl Into<PipelineError>) -> Failure {
+pub(super) fn failed(error: impl Into<PipelineError>) -> Failure {
     let error = error.into();
     let hint = match &error {
         PipelineError::Busy { .. } => "wait until it ends, or stop it with `guard task cancel`".to_string(),
@@ -467,215 +467,4 @@ fn resume(
         }
         runner.run()
     })
-}
-
-fn list(task_store: &TaskStore, as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let tasks = task_store.journal().map_err(failed)?.tasks().map_err(failed)?;
-    if as_json {
-        let rows: Vec<Value> = tasks.iter().map(|task| summary(task_store, task)).collect();
-        writeln!(out, "{}", json!(rows))?;
-        return Ok(Exit::Success);
-    }
-    for task in &tasks {
-        let row = summary(task_store, task);
-        let text = |name: &str| row[name].as_str().unwrap_or_default().to_string();
-        let request: String = task.request.lines().next().unwrap_or_default().chars().take(60).collect();
-        writeln!(out, "{}  {:<16} {:<14} {}  {request}", task.id, text("status"), text("step"), task.branch)?;
-    }
-    Ok(Exit::Success)
-}
-
-/// The state of a task. A task marked as running without a worker was killed.
-fn summary(task_store: &TaskStore, task: &TaskRow) -> Value {
-    let is_alive = task.status == "running" && task_store.worker(&task.id).is_some();
-    let status = if task.status == "running" && !is_alive { "interrupted" } else { &task.status };
-    json!({
-        "task_id": task.id, "status": status, "reason": task.reason, "step": task.state["step"], "visit": task.state["visit"],
-        "branch": task.branch, "worktree": task.setting["tree"]["worktree"], "repository": task.repository, "request": task.request,
-        "mode": task.setting["mode"], "created": task.created, "updated": task.updated, "used": task.state["used"],
-        "used_by": task.state["used_by"], "documents": task.state["documents"], "delivered": task.state["delivered"],
-    })
-}
-
-fn find(journal: &Journal, id: Option<&str>) -> Result<TaskRow, Failure> {
-    let found = match id {
-        Some(id) => journal.task(id).map_err(failed)?,
-        None => journal.tasks().map_err(failed)?.into_iter().next(),
-    };
-    found.ok_or_else(|| failed(PipelineError::Unknown(id.unwrap_or("newest").to_string())))
-}
-
-fn show(
-    task_store: &TaskStore,
-    id: Option<&str>,
-    as_json: bool,
-    out: &mut dyn Write,
-) -> Result<Exit, Failure> {
-    let journal = task_store.journal().map_err(failed)?;
-    let task = find(&journal, id)?;
-    let entries = journal.entries(&task.id).map_err(failed)?;
-    let mut shown = summary(task_store, &task);
-    let tree: Option<TaskTree> = serde_json::from_value(task.setting["tree"].clone()).ok();
-    let commits = tree.and_then(|tree| tree.subjects(&tree.base).ok()).unwrap_or_default();
-    let path = task_store.task_directory(&task.id).join("summary.md");
-    shown["commits"] = json!(commits);
-    shown["summary"] = if path.exists() { json!(path) } else { Value::Null };
-    if as_json {
-        let effect = |entry: &pipeline::task::journal::Entry| {
-            json!({ "visit": entry.visit, "step": entry.step, "effect": entry.effect, "begun": entry.begun, "ended": entry.ended,
-                "intent": entry.intent, "outcome": entry.outcome })
-        };
-        shown["journal"] = entries.iter().map(effect).collect();
-        writeln!(out, "{}", serde_json::to_string_pretty(&shown).unwrap_or_default())?;
-        return Ok(Exit::Success);
-    }
-    let text = |name: &str| shown[name].as_str().unwrap_or_default().to_string();
-    writeln!(out, "task      {}\nrequest   {}", task.id, task.request.lines().next().unwrap_or_default())?;
-    writeln!(
-        out,
-        "status    {} {}\nbranch    {}\nworktree  {}",
-        text("status"),
-        task.reason,
-        task.branch,
-        text("worktree")
-    )?;
-    writeln!(
-        out,
-        "used      {} calls, {} tokens, {} s",
-        shown["used"]["calls"],
-        shown["used"]["tokens"],
-        shown["used"]["agent_ms"].as_u64().unwrap_or(0) / 1000
-    )?;
-    for (step, used) in shown["used_by"].as_object().into_iter().flatten() {
-        let seconds = used["agent_ms"].as_u64().unwrap_or(0) / 1000;
-        writeln!(out, "  {step:<14} {} calls, {} tokens, {seconds} s", used["calls"], used["tokens"])?;
-    }
-    for commit in &commits {
-        writeln!(out, "commit    {commit}")?;
-    }
-    for (name, place) in shown["documents"].as_object().into_iter().flatten() {
-        writeln!(out, "document  {name}: {}", place.as_str().unwrap_or_default())?;
-    }
-    for (title, place) in [("summary", text("summary")), ("delivered", text("delivered"))] {
-        if !place.is_empty() {
-            writeln!(out, "{title:<9} {place}")?;
-        }
-    }
-    for entry in entries.iter().filter(|entry| entry.effect != "visit") {
-        let how = if entry.ended.is_some() { "done" } else { "begun" };
-        let run = entry.outcome.as_ref().and_then(|outcome| outcome["run_id"].as_str()).unwrap_or_default();
-        writeln!(out, "  {:>3} {:<14} {:<14} {how:<6} {run}", entry.visit, entry.step, entry.effect)?;
-    }
-    Ok(Exit::Success)
-}
-
-/// Records the user's decision at a gate.
-fn decide(
-    task_store: &TaskStore,
-    id: &str,
-    is_yes: bool,
-    feedback: &str,
-    out: &mut dyn Write,
-) -> Result<Exit, Failure> {
-    let mut journal = task_store.journal().map_err(failed)?;
-    let task = find(&journal, Some(id))?;
-    let settings: TaskSettings = serde_json::from_value(task.setting.clone()).map_err(|error| {
-        failed(PipelineError::Strange(format!("the stored settings of the task: {error}")))
-    })?;
-    let step = settings.workflow.step(task.state["step"].as_str().unwrap_or_default());
-    let words = step
-        .filter(|step| step.gate.as_ref().is_some_and(|gate| settings.gates.contains(gate)))
-        .map(|step| step.verdict_words());
-    let Some(words) = words.filter(|_| task.status == Status::NeedsHuman.name()) else {
-        let message = format!(
-            "the task {} does not wait for a decision (status {}, step {})",
-            task.id, task.status, task.state["step"]
-        );
-        return Err(Failure::usage(message, "`guard task show` shows the state of the task"));
-    };
-    // The first word of a verdict approves, the second rejects.
-    let verdict = words.get(usize::from(!is_yes)).copied().unwrap_or_default().to_string();
-    if !is_yes && feedback.trim().is_empty() {
-        return Err(Failure::usage(
-            "a rejection needs a reason",
-            "give it with --feedback \"what must change\"",
-        ));
-    }
-    let visit = task.state["visit"].as_u64().unwrap_or(0) as u32;
-    let repository = Repository::find(&settings.repository).map_err(failed)?;
-    let who = repository.map_or_else(|| Ok(Default::default()), |found| TaskTree::current_user(&found));
-    let decision =
-        Decision { verdict: verdict.clone(), feedback: feedback.to_string(), who: who.map_err(failed)? };
-    if !journal.decide(&task.id, visit, &decision).map_err(failed)? {
-        return Err(Failure::usage(
-            format!("the task {} already has a decision for this gate", task.id),
-            format!("`guard task resume {}` continues the task", task.id),
-        ));
-    }
-    writeln!(out, "{verdict}: `guard task resume {}` continues the task", task.id)?;
-    Ok(Exit::Success)
-}
-
-/// Removes the worktrees and records of finished tasks, and their branches if they are merged.
-fn clean(task_store: &TaskStore, ids: &[String], all: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let mut journal = task_store.journal().map_err(failed)?;
-    let is_finished =
-        |task: &TaskRow| matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled));
-    let ids = if all {
-        let tasks = journal.tasks().map_err(failed)?;
-        tasks.into_iter().filter(is_finished).map(|task| task.id).collect()
-    } else {
-        ids.to_vec()
-    };
-    for id in &ids {
-        let cleaned = pipeline::clean(task_store, &mut journal, id).map_err(failed)?;
-        let branch = if cleaned.is_branch_gone { "and its branch are" } else { "is" };
-        writeln!(out, "{}: the worktree of {} {branch} removed", cleaned.id, cleaned.branch)?;
-        if !cleaned.is_branch_gone {
-            writeln!(
-                out,
-                "  the branch is kept because it is not merged; git branch -D {} removes it",
-                cleaned.branch
-            )?;
-        }
-        if let Some(kept) = cleaned.kept {
-            writeln!(out, "  uncommitted changes are saved at {kept}")?;
-        }
-    }
-    Ok(Exit::Success)
-}
-
-fn cancel(task_store: &TaskStore, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let mut journal = task_store.journal().map_err(failed)?;
-    let task = find(&journal, Some(id))?;
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    let mut signalled = None;
-    while let Some(worker) = task_store.worker(&task.id) {
-        // Signals each worker once, and only a process known to be the worker. A worker that has just started records
-        // its PID soon.
-        if let Some(process) = worker.process.filter(|process| signalled != Some(*process)) {
-            let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
-            signalled = Some(process);
-        }
-        if std::time::Instant::now() > deadline {
-            let message = match signalled {
-                Some(process) => {
-                    format!("process {process} still works on the task 60 seconds after SIGTERM")
-                }
-                None => "an unknown process holds the lock of the task".to_string(),
-            };
-            return Err(Failure::usage(message, "kill that process, and try again"));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let task = find(&journal, Some(&task.id))?;
-    if Status::parse(&task.status) == Some(Status::Succeeded) {
-        return Err(Failure::usage(
-            format!("the task {} has already succeeded", task.id),
-            "its branch is ready to merge; git branch -D removes it",
-        ));
-    }
-    journal.advance(&task.id, Status::Cancelled.name(), "given up", &task.state).map_err(failed)?;
-    writeln!(out, "cancelled; the branch {} and its worktree stay", task.branch)?;
-    Ok(Exit::Success)
 }

@@ -5,13 +5,16 @@
 //! nothing.
 pub(crate) mod ancestor_configs;
 pub(crate) mod api_keys;
+mod environment;
 pub(crate) mod git_paths;
+mod grants;
+mod request;
 pub(crate) mod shims;
 pub(crate) mod system_paths;
 pub(crate) mod workdir;
 
 use std::cell::OnceCell;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +22,6 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::discover::guard_directories;
-use super::discover::program_files::installation;
 use super::discover::toolchains;
 use super::discover::toolchains::Toolchain;
 use super::network::{self, NetworkPlan};
@@ -28,166 +30,16 @@ use super::run::cache_links::{LinkedCache, caches};
 use super::run::home_state::HomeState;
 use super::run::nested_repositories;
 use super::run::nested_repositories::SearchedDirectory;
-use crate::policy::{Budget, Config, Namespaces, Pattern, Policy};
+use crate::policy::Namespaces;
 use crate::sandbox::{Grant, Layer, MountPlan, Rights};
-use crate::supervisor::shim::protocol::{CONTROL_NAME, SOCKET_VARIABLE};
 use ancestor_configs::find_ancestor_configs;
+use environment::{environment, value};
 use git_paths::{Checkout, readable_git_paths};
+use grants::{Placeholders, policy_grants, program_grants, without_duplicates};
+pub(crate) use request::RunPaths;
+pub use request::{Limits, Options, RunRequest};
 use shims::{Shims, why_no_shims};
 use workdir::working_directory;
-
-/// A request to run a command in the sandbox.
-#[derive(Debug, Clone)]
-pub struct RunRequest {
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
-    /// The working directory; absolute.
-    pub folder: PathBuf,
-    /// The policy, merged with those that it extends, and validated.
-    pub policy: Policy,
-    /// The caller's environment. The agent gets the variables that the policy passes.
-    pub environment: Vec<(OsString, OsString)>,
-    /// The caller's home directory.
-    pub home: Option<PathBuf>,
-    /// The directory that contains the run directories of all runs.
-    pub runs: PathBuf,
-    /// The directory in which guard creates the temporary directories of runs.
-    pub scratch: PathBuf,
-    /// The effective user id.
-    pub uid: u32,
-    /// The caller's changes to the policy for this run.
-    pub options: Options,
-    /// The worktree and git directory created for the run, if it works in a repository.
-    pub checkout: Option<Checkout>,
-    /// The user's `config.toml`.
-    pub config: Config,
-    /// The directory of the user's configuration and policies.
-    pub config_dir: Option<PathBuf>,
-    /// The names of the variables with API keys, which guard has removed from `environment`.
-    pub key_variables: Vec<String>,
-}
-
-impl RunRequest {
-    /// The run's limits: the policy's, as changed by the caller's options.
-    pub(crate) fn limits(&self) -> Limits {
-        let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
-        // With a user at the terminal, the policy's time limits do not apply. 0 means no limit.
-        let time = |requested: Option<u64>, key: &str| {
-            let of_policy = if self.options.is_attended { None } else { get(key) };
-            requested.or(of_policy).filter(|&seconds| seconds > 0)
-        };
-        Limits {
-            idle_seconds: time(self.options.idle_seconds, "idle_seconds"),
-            total_seconds: time(self.options.total_seconds, "total_seconds"),
-            processes: get("processes"),
-            open_files: get("open_files"),
-            memory_mib: get("memory_mib").map(|mib| mib.min(max_memory_mib())),
-            file_mib: get("file_mib"),
-            output_mib: get("output_mib"),
-        }
-    }
-
-    /// The private directories of the run with this id.
-    pub(crate) fn run_paths(&self, run_id: &str) -> RunPaths {
-        let run_folder = self.runs.join(run_id);
-        let home = run_folder.join("home");
-        let tmp = self.scratch.join(format!("guard-{}", short_id(run_id))).join("tmp");
-        RunPaths { run_folder, home, tmp }
-    }
-
-    /// Whether to use namespaces: the caller's option, or else the policy's setting.
-    pub(crate) fn wanted_namespaces(&self) -> Namespaces {
-        self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
-    }
-}
-
-/// The upper bound on a run's memory: three quarters of the machine's, so that the machine stays usable.
-fn max_memory_mib() -> u64 {
-    use nix::unistd::{SysconfVar, sysconf};
-    let get = |variable| sysconf(variable).ok().flatten().and_then(|value| u64::try_from(value).ok());
-    match (get(SysconfVar::_PHYS_PAGES), get(SysconfVar::PAGE_SIZE)) {
-        (Some(pages), Some(size)) => (pages.saturating_mul(size) >> 20) / 4 * 3,
-        _ => u64::MAX,
-    }
-}
-
-/// The private directories of a run.
-#[derive(Debug, Clone)]
-pub(crate) struct RunPaths {
-    /// Holds the transcript and the private home.
-    pub(crate) run_folder: PathBuf,
-    /// The private home directory.
-    pub(crate) home: PathBuf,
-    /// The private directory for temporary files. Its parent belongs to the run alone, and other users cannot enter it.
-    pub(crate) tmp: PathBuf,
-}
-
-impl RunPaths {
-    /// The directory mounted at `/var/tmp`, if the run has a mount namespace.
-    pub(crate) fn var_tmp(&self) -> PathBuf {
-        self.tmp.with_file_name("var")
-    }
-}
-
-/// A caller's changes to the policy for one run.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// Overrides the policy's setting for namespaces.
-    pub namespaces: Option<Namespaces>,
-    /// More paths the run may read.
-    pub read: Vec<PathBuf>,
-    /// More paths the run may write.
-    pub write: Vec<PathBuf>,
-    /// Environment variables to set.
-    pub set: Vec<(OsString, OsString)>,
-    /// Do not look for toolchains in the user's home directory.
-    pub no_toolchains: bool,
-    /// Do not install the shims.
-    pub no_shims: bool,
-    /// Overrides the policy's idle limit, in seconds; 0 means no limit.
-    pub idle_seconds: Option<u64>,
-    /// Overrides the policy's total limit, in seconds; 0 means no limit.
-    pub total_seconds: Option<u64>,
-    /// A user types into the run, so the policy's time limits do not apply.
-    pub is_attended: bool,
-    /// More hosts the run may reach.
-    pub hosts: Vec<String>,
-    /// More loopback ports on which the run's servers may listen.
-    pub listen: Vec<u16>,
-    /// More network presets.
-    pub presets: Vec<String>,
-    /// The initial content of the private home, and what guard saves of it for the next run.
-    pub home_state: HomeState,
-    /// Files to write into the private home, replacing existing ones: (path relative to the home, content). In the
-    /// content, `{NAME-port}` stands for the port of the gateway NAME and `{directory}` for the working tree, escaped
-    /// as inside a double-quoted string.
-    pub home_files: Vec<(PathBuf, String)>,
-    /// A budget for model requests. Between it and the policy's, the smaller one counts.
-    pub budget: Budget,
-    /// Start the run even if guard cannot protect the git repositories that it may write, and report their changes.
-    pub allow_unprotected_repositories: bool,
-    /// Do not verify programs after they have started, whatever the policy says. For benchmarks.
-    pub no_verify: bool,
-}
-
-/// The limits of a run. `None` means unlimited.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Limits {
-    /// Seconds without output, a new program or CPU use.
-    pub idle_seconds: Option<u64>,
-    /// Seconds from start to end.
-    pub total_seconds: Option<u64>,
-    /// Processes of the run at the same time.
-    pub processes: Option<u64>,
-    /// Open files of one process.
-    pub open_files: Option<u64>,
-    /// MiB of memory for the whole run.
-    pub memory_mib: Option<u64>,
-    /// MiB of one file that the run writes.
-    pub file_mib: Option<u64>,
-    /// MiB of output kept in the transcript.
-    pub output_mib: Option<u64>,
-}
 
 /// A complete description of a run: everything that guard will create, grant and start.
 #[derive(Debug, Clone, Serialize)]
@@ -465,156 +317,12 @@ impl LaunchPlan {
     }
 }
 
-/// The last 12 characters of an id. They differ even between runs that start at the same time.
-fn short_id(run_id: &str) -> &str {
-    run_id.get(run_id.len().saturating_sub(12)..).unwrap_or(run_id)
-}
-
 fn find_toolchains(request: &RunRequest) -> Vec<Toolchain> {
     let Some(home) = request.home.as_ref().filter(|_| !request.options.no_toolchains) else {
         return Vec::new();
     };
     let wanted = &request.policy.toolchains;
     toolchains::detect(home, &request.environment, &wanted.detect, wanted.caches)
-}
-
-/// The values of the placeholders in a policy's paths.
-struct Placeholders<'p> {
-    worktree: &'p Path,
-    home: &'p Path,
-    tmp: &'p Path,
-    var_tmp: &'p Path,
-    toolchains: &'p [Toolchain],
-    /// The grants of `{system}` and the notes about them. Computed on first use, because the search takes time.
-    system: OnceCell<(Vec<Grant>, Vec<String>)>,
-}
-
-impl Placeholders<'_> {
-    fn system(&self, as_root: bool) -> &(Vec<Grant>, Vec<String>) {
-        self.system.get_or_init(|| {
-            let mut notes = Vec::new();
-            let grants = system_paths::grants(as_root, &mut notes);
-            (grants, notes)
-        })
-    }
-
-    /// The grants for one path of a policy, which may begin with a placeholder.
-    fn expand(&self, entry: &str, rights: Rights, as_root: bool) -> Vec<Grant> {
-        let (name, rest) = match entry.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
-            Some((name, rest)) => (name, rest.trim_start_matches('/')),
-            None => return vec![Grant { path: PathBuf::from(entry), rights, why: "policy".to_string() }],
-        };
-        let one = |base: &Path, why: &str| {
-            let path = if rest.is_empty() { base.to_path_buf() } else { base.join(rest) };
-            vec![Grant { path, rights, why: why.to_string() }]
-        };
-        match name {
-            "worktree" => one(self.worktree, "working directory"),
-            "home" => one(self.home, "private home"),
-            "tmp" => one(self.tmp, "private temporary files"),
-            "system" => self.system(as_root).0.clone(),
-            "toolchains" => self.toolchains.iter().flat_map(toolchain_grants).collect(),
-            // The placeholder for the document of a role, which is only set in a task's workflow.
-            _ => Vec::new(),
-        }
-    }
-}
-
-fn toolchain_grants(toolchain: &Toolchain) -> Vec<Grant> {
-    let caches = toolchain.layers.iter().map(|layer| (&layer.lower, Rights::Read));
-    let programs = toolchain.read.iter().map(|path| (path, Rights::ReadExecute));
-    let grant = |(path, rights): (&PathBuf, Rights)| Grant {
-        path: path.clone(),
-        rights,
-        why: format!("toolchain {}: {}", toolchain.name, toolchain.why),
-    };
-    programs.chain(caches).map(grant).collect()
-}
-
-fn policy_grants(
-    request: &RunRequest,
-    placeholders: &Placeholders<'_>,
-    notes: &mut Vec<String>,
-) -> Result<Vec<Grant>, LaunchError> {
-    let files = &request.policy.filesystem;
-    let as_root = request.uid == 0;
-    let mut grants: Vec<Grant> = Vec::new();
-    // The run's private directories need not exist yet. Other paths that do not exist are left out, with a note.
-    let mut exists = |grant: &Grant| {
-        let is_planned = request.checkout.is_some() && grant.path.starts_with(placeholders.worktree);
-        let is_private = is_planned
-            || grant.path.starts_with(placeholders.home)
-            || grant.path.starts_with(placeholders.tmp);
-        let exists = is_private || grant.path.exists();
-        if !exists {
-            let path = grant.path.display();
-            notes.push(format!("the policy grants {path}, which does not exist: the run does not get it"));
-        }
-        exists
-    };
-    for (entries, rights) in [(&files.read, Rights::ReadExecute), (&files.write, Rights::WriteExecute)] {
-        for entry in entries {
-            let named = placeholders.expand(entry, rights, as_root);
-            if entry == "{system}" {
-                grants.extend(named);
-            } else {
-                grants.extend(named.into_iter().filter(&mut exists));
-            }
-        }
-    }
-    let given =
-        [(&request.options.read, Rights::ReadExecute), (&request.options.write, Rights::WriteExecute)];
-    for (paths, rights) in given {
-        for path in paths {
-            let real = std::fs::canonicalize(path)
-                .map_err(|error| LaunchError::Input(format!("cannot grant {}: {error}", path.display())))?;
-            grants.push(Grant { path: real, rights, why: "command line".to_string() });
-        }
-    }
-    if let Some(execute) = &files.execute {
-        let directories: Vec<PathBuf> = execute
-            .iter()
-            .flat_map(|entry| placeholders.expand(entry, Rights::ReadExecute, as_root))
-            .map(|grant| grant.path)
-            .collect();
-        for grant in &mut grants {
-            if !directories.iter().any(|directory| grant.path.starts_with(directory)) {
-                grant.rights = match grant.rights {
-                    Rights::ReadExecute => Rights::Read,
-                    Rights::WriteExecute => Rights::Write,
-                    other => other,
-                };
-            }
-        }
-        // A directory of programs may be inside a directory without the right to execute, so it needs a separate grant.
-        grants.extend(directories.into_iter().filter(|path| path.exists()).map(|path| Grant {
-            path,
-            rights: Rights::ReadExecute,
-            why: "policy: programs".to_string(),
-        }));
-    }
-    Ok(grants)
-}
-
-/// The grants for the files of the program's installation: the program, its interpreter and its libraries.
-fn program_grants(
-    request: &RunRequest,
-    program: &Path,
-    environment: &[(OsString, OsString)],
-    grants: &[Grant],
-) -> Vec<Grant> {
-    let writable: Vec<PathBuf> =
-        grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.clone()).collect();
-    let path = value(environment, "PATH").unwrap_or_default();
-    let home = request.home.clone().unwrap_or_default();
-    let why = "the program's installation";
-    let grant = |path| Grant { path, rights: Rights::ReadExecute, why: why.to_string() };
-    installation(program, &home, &path, &writable).into_iter().map(grant).collect()
-}
-
-fn without_duplicates(grants: Vec<Grant>) -> Vec<Grant> {
-    let mut seen: std::collections::HashSet<(PathBuf, Rights)> = std::collections::HashSet::new();
-    grants.into_iter().filter(|grant| seen.insert((grant.path.clone(), grant.rights))).collect()
 }
 
 /// The planned shims, or a note that says why there are none.
@@ -628,78 +336,6 @@ fn shims(request: &RunRequest, notes: &mut Vec<String>) -> Option<Shims> {
     }
     let path = value(&request.environment, "PATH").unwrap_or_default();
     Some(Shims::plan(&request.runs, &path))
-}
-
-fn value(environment: &[(OsString, OsString)], name: &str) -> Option<OsString> {
-    environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
-}
-
-/// The agent's environment: what the policy passes and sets, what toolchains need, and the variables that point
-/// programs at the private directories, the proxy and the gateways.
-fn environment(
-    request: &RunRequest,
-    shims: Option<&Path>,
-    home: &Path,
-    tmp: &Path,
-    toolchains: &[Toolchain],
-    network: &NetworkPlan,
-) -> Vec<(OsString, OsString)> {
-    let policy = &request.policy.environment;
-    let mut variables: Vec<(OsString, OsString)> = Vec::new();
-    let mut set = |name: &OsStr, value: OsString| {
-        variables.retain(|(known, _)| known != name);
-        variables.push((name.to_os_string(), value));
-    };
-    let pass: Vec<Pattern> = policy.pass.iter().filter_map(|text| Pattern::new(text).ok()).collect();
-    for (name, value) in &request.environment {
-        if pass.iter().any(|pattern| pattern.matches(name.as_bytes())) {
-            set(name, value.clone());
-        }
-    }
-    for toolchain in toolchains {
-        for (name, value) in &toolchain.variables {
-            set(name, value.clone());
-        }
-    }
-    if request.uid == 0 {
-        // Root inside the sandbox may not change the owner of files, but tar tries to if root runs it.
-        set(OsStr::new("TAR_OPTIONS"), "--no-same-owner".into());
-    }
-    if request.checkout.is_none() {
-        // The repository is read-only to the agent, so git must not take locks that it can do without.
-        set(OsStr::new("GIT_OPTIONAL_LOCKS"), "0".into());
-    }
-    for (name, value) in network.variables(home) {
-        set(&name, value);
-    }
-    for (name, value) in &policy.set {
-        set(OsStr::new(name), value.into());
-    }
-    for (name, value) in &request.options.set {
-        set(name, value.clone());
-    }
-    set(OsStr::new("HOME"), home.into());
-    for name in ["TMPDIR", "TMP", "TEMP"] {
-        set(OsStr::new(name), tmp.into());
-    }
-    set(OsStr::new(SOCKET_VARIABLE), CONTROL_NAME.into());
-    let path = variables.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone());
-    let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let mut directories: Vec<PathBuf> = shims.iter().map(|directory| directory.to_path_buf()).collect();
-    // With a relative entry, a command's meaning would depend on the working directory.
-    let entries = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
-    // A link to a version (`~/.nvm/current`) does not exist in a hidden home, but its target does.
-    let in_home = |directory: &PathBuf| request.home.as_ref().is_some_and(|home| directory.starts_with(home));
-    directories.extend(entries.map(|directory| match directory.canonicalize() {
-        Ok(real) if in_home(&directory) => real,
-        _ => directory,
-    }));
-    if let Ok(path) = std::env::join_paths(&directories) {
-        variables.retain(|(known, _)| known != "PATH");
-        variables.push(("PATH".into(), path));
-    }
-    variables.sort();
-    variables
 }
 
 fn is_program(path: &Path) -> bool {

@@ -3,44 +3,41 @@
 //! `start.rs` has the steps before the agent's program runs, `finish.rs` those after its end. Until the run has ended,
 //! the loop must never wait for a slow reader of the output or of the transcript.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::eventfd::EventFd;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use super::attach::attach;
 use super::cache_links::Links;
 use super::caller_output::is_output_given_up;
 use super::git_session::GitSession;
 use super::idle::CpuActivity;
 use super::output_pump::{Pump, SharedReader, Tail};
 use super::signals::{awaited_signals, watch_for_second_signal};
-use super::terminal::{InterruptKeys, Keys, Raw, Screen, asker};
-use super::{Failure, Finished, RunFiles, Started, Streams, step_failed};
+use super::terminal::Raw;
+use super::{Failure, Finished, RunFiles, Started, Streams};
 use crate::egress;
-use crate::launch::network;
 use crate::launch::network::Network;
 use crate::launch::process::cgroup::Group;
 use crate::launch::process::descendants;
 use crate::launch::process::protocol::{InitMessage, InitRequest, Used};
 use crate::launch::process::stdin_feeder::StdinFeeder;
 use crate::outcome::{DenialCounter, Enforcement};
-use crate::policy::{Pattern, Policy};
+use crate::policy::Policy;
 use crate::supervisor;
-use crate::supervisor::{Ask, Counts, ShimService};
+use crate::supervisor::{Counts, ShimService};
 use crate::sys::process::{self, Ended};
 use crate::sys::signals::SignalWaiter;
 use crate::sys::terminal;
-use crate::transcript::{self, EventType, Line, Observer, Recorder, Sink, Stream, Writer};
+use crate::transcript::{EventType, Observer, Recorder, Stream, Writer};
 
 /// The time between a signal that asks the agent to end and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
@@ -52,12 +49,6 @@ const TICK: Duration = Duration::from_millis(250);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long an output pump may take to end after guard has stopped waiting for readers.
 const PUMP_TIMEOUT: Duration = Duration::from_secs(1);
-/// The smallest and largest number of bytes that the transcript may use for events other than output. Between the two,
-/// it may use as many as for output.
-const EVENT_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
-/// Bytes beyond the transcript's limit, for events that are still in memory when it reaches the limit. The recorder and
-/// the writer together hold fewer.
-const RESERVE_BYTES: u64 = 64 << 20;
 
 /// Why guard ended a run early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,164 +205,7 @@ pub(crate) fn run_to_end(
     }
 }
 
-/// Begins the transcript and connects the streams. Also returns what asks the user for approval, if there is a
-/// terminal.
-fn attach(
-    mut started: Started,
-    file: Box<dyn Sink>,
-    streams: Streams,
-    observer: Option<Observer>,
-    network: Network,
-) -> Result<(Running, Option<Box<dyn Ask>>), Failure> {
-    let tally = DenialCounter::default();
-    let plan = &started.plan;
-    let (seen, mut others) = (tally.clone(), observer);
-    let is_watched = others.is_some();
-    let observe = move |line: &Line<'_>| {
-        seen.see(line);
-        if let Some(observer) = &mut others {
-            observer(line);
-        }
-    };
-    let settings = Box::new(transcript_settings(plan, &network, &started.credentials));
-    let (recorder, writer) = transcript::prepare(file, settings, Some(Box::new(observe)));
-    if is_watched {
-        recorder.write_output_immediately();
-    }
-    recorder.record(
-        EventType::RunStarted,
-        &format!("policy {}", plan.policy),
-        &json!({
-            "command": plan.argv.iter().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>(),
-            "policy": plan.policy,
-            "folder": plan.folder.to_string_lossy(),
-            "pid": std::process::id(),
-            "program": plan.program.to_string_lossy(),
-            "namespaces": started.has_mount_namespace,
-            "tmp": plan.tmp.to_string_lossy(),
-            "branch": plan.checkout.as_ref().map(|checkout| &checkout.branch),
-            "worktree": plan.checkout.as_ref().map(|checkout| checkout.worktree.to_string_lossy()),
-            "base": plan.checkout.as_ref().map(|checkout| &checkout.base),
-            "leaves_changes_behind": plan.checkout.as_ref().map(|checkout| checkout.leaves_changes_behind),
-        }),
-    );
-    for note in plan.notes.iter().chain(&started.notes) {
-        recorder.record(EventType::Note, note, &json!({}));
-    }
-    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-    let everything_dead =
-        EventFd::from_flags(flags).map_err(|error| step_failed("create an eventfd")(error.into()))?;
-    let (pump_done, pumps_done) = channel();
-    let mut running = Running {
-        recorder,
-        writer,
-        tally,
-        activity: Arc::new(AtomicU64::new(0)),
-        network,
-        proxy: None,
-        exhausted: Arc::default(),
-        tails: Vec::new(),
-        everything_dead: Arc::new(everything_dead),
-        pump_done: Some(pump_done),
-        pumps_done,
-        reader: None,
-        feeder: None,
-        lazy_threads: Vec::new(),
-        links: None,
-        used: None,
-        all_dead: false,
-        over: Arc::new(AtomicBool::new(false)),
-        raw: None,
-        user_terminal: None,
-        started: {
-            started.pipes.reverse();
-            started
-        },
-    };
-    let asker = running.connect(streams).map_err(step_failed("connect the agent's standard streams"))?;
-    Ok((running, asker))
-}
-
-/// The settings of the transcript, as a closure: the transcript's thread evaluates it, so that the launch need not
-/// wait.
-fn transcript_settings(
-    plan: &crate::launch::LaunchPlan,
-    network: &Network,
-    credentials: &[Vec<u8>],
-) -> impl FnOnce() -> transcript::Settings + Send + 'static {
-    let output_bytes = plan.limits.output_mib.map_or(u64::MAX / 4, |mib| mib << 20);
-    let (folder, run_id) = (plan.run_folder.clone(), plan.run_id.clone());
-    let (names, given) = (plan.redact.clone(), plan.environment.clone());
-    let others: Vec<Vec<u8>> = network.secrets().chain(credentials.iter().cloned()).collect();
-    move || transcript::Settings {
-        folder,
-        run_id,
-        limit_bytes: output_bytes
-            .saturating_add(output_bytes.clamp(*EVENT_BYTES.start(), *EVENT_BYTES.end())),
-        reserve_bytes: RESERVE_BYTES,
-        redact_values: secrets(&names, given).chain(others).collect(),
-    }
-}
-
-/// The values of variables whose names match the policy's `redact`, from the agent's environment and the caller's.
-fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<Item = Vec<u8>> {
-    let patterns: Vec<Pattern> = names.iter().filter_map(|text| Pattern::new(text).ok()).collect();
-    let is_secret = move |name: &OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));
-    // The placeholder that the agent gets instead of a key is no secret. If the transcript redacted it, a reader would
-    // take it for the key.
-    let given = given.into_iter().filter(|(_, value)| value != network::PLACEHOLDER);
-    let own = std::env::vars_os();
-    own.chain(given).filter(move |(name, _)| is_secret(name)).map(|(_, value)| value.into_vec())
-}
-
 impl Running {
-    /// Connects every stream. Only a terminal gets its threads now; those of pipes start with their first output.
-    fn connect(&mut self, streams: Streams) -> io::Result<Option<Box<dyn Ask>>> {
-        let Streams { input, output, error, is_terminal, questions, reader } = streams;
-        self.reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
-        let mut ends = [(Stream::Stdout, output), (Stream::Stderr, error)];
-        let screen = Screen::default();
-        while let Some((from, stream)) = self.started.pipes.pop() {
-            let to = ends.iter_mut().find(|(known, _)| *known == stream).and_then(|(_, to)| to.take());
-            let pump = self.pump(from, to, stream, &screen);
-            self.lazy_threads.push(LazyThread::Output(pump));
-        }
-        if let Some(to) = self.started.feeder.take() {
-            self.feeder = Some(StdinFeeder::start(input.try_clone()?, to)?);
-        }
-        let mut ask: Option<Box<dyn Ask>> = None;
-        if let Some(master) = self.started.terminal.take() {
-            let to = ends.into_iter().find_map(|(_, to)| to).map_or_else(|| input.try_clone(), Ok)?;
-            let users = to.try_clone()?;
-            let _ = terminal::copy_size(users.as_fd(), master.as_fd());
-            let pump = self.pump(master.try_clone()?, Some(to), Stream::Terminal, &screen);
-            pump.start(self.pump_done.clone())?;
-            if is_terminal[0] {
-                self.raw = Raw::new(input.try_clone()?).ok();
-                let mut keys = None;
-                if let Some(questions) = questions {
-                    let (asker, typed) = asker(questions, master.try_clone()?, screen);
-                    ask = Some(Box::new(asker));
-                    keys = Some(typed);
-                }
-                self.forward_keys(input.try_clone()?, master.try_clone()?, keys)?;
-            }
-            self.started.terminal = Some(master);
-            self.user_terminal = Some(users);
-        }
-        Ok(ask)
-    }
-
-    fn pump(&mut self, from: OwnedFd, to: Option<OwnedFd>, stream: Stream, screen: &Screen) -> Pump {
-        let tail = Tail::default();
-        self.tails.push((stream, tail.clone()));
-        let (recorder, activity) = (self.recorder.clone(), self.activity.clone());
-        let screen = to.as_ref().filter(|to| to.is_terminal()).map(|_| screen.clone());
-        let all_dead = self.everything_dead.clone();
-        let reader = self.reader.clone().filter(|_| stream == Stream::Stdout);
-        Pump { from, to, screen, stream, recorder, tail, activity, all_dead, reader }
-    }
-
     /// Starts the thread of a service that has work. If that fails, this drops the service and so closes its
     /// descriptor: the agent sees that its peer is gone instead of waiting forever.
     fn start_lazy_thread(&mut self, index: usize) {
@@ -387,36 +221,6 @@ impl Running {
                 &json!({}),
             );
         }
-    }
-
-    /// Starts the thread that forwards the user's keys: to an open question, or else to the run's terminal.
-    fn forward_keys(&self, from: OwnedFd, to: OwnedFd, keys: Option<Keys>) -> io::Result<()> {
-        let over = self.over.clone();
-        let work = move || {
-            let mut buffer = [0u8; 4096];
-            let mut interrupts = InterruptKeys::default();
-            while !over.load(Ordering::Acquire) {
-                let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
-                if !matches!(poll(&mut fds, 100u16), Ok(1)) {
-                    continue;
-                }
-                let got = match nix::unistd::read(&from, &mut buffer) {
-                    Ok(0) | Err(_) => return,
-                    Ok(got) => &buffer[..got],
-                };
-                if keys.as_ref().is_some_and(|keys| keys.send_to_question(got)) {
-                    continue;
-                }
-                if nix::unistd::write(&to, got).is_err() {
-                    return;
-                }
-                if interrupts.are_to_end_run(got, to.as_fd()) {
-                    // As if the terminal had sent the signal: the main thread ends the run.
-                    let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), Signal::SIGINT);
-                }
-            }
-        };
-        std::thread::Builder::new().name("keys".to_string()).spawn(work).map(drop)
     }
 
     /// Waits until the agent ends, a limit is reached or a signal arrives.

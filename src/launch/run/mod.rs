@@ -5,6 +5,7 @@
 //! the calling thread. It forks a second time if the first init could not create its namespaces. Afterwards seccomp
 //! notifications, the transcript, the shims and every output stream have a thread each. The main thread only waits: for
 //! the end of the run, a signal or a limit.
+mod attach;
 pub(crate) mod cache_links;
 pub(crate) mod caller_output;
 pub(crate) mod directories;

@@ -9,5 +9,6 @@ pub(crate) mod jailed_worktree;
 pub(crate) mod refs;
 pub(crate) mod remote;
 pub(crate) mod repository;
+mod running;
 pub(crate) mod stderr_messages;
 pub(crate) mod url_credentials;

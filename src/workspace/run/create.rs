@@ -1,9 +1,9 @@
 //! Creates a workspace: worktree, branch and quarantine. If a step fails, guard removes what it has created.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,14 +11,13 @@ use super::ignored_files;
 use super::ignored_files::Ignored;
 use super::quarantine::{self, Committer, QuarantineSpec};
 use super::run_record::{Lock, Record, State};
-use super::{extra_files, hooks, slug, user_changes};
+use super::spec::{WorkspaceSpec, branch_taken, derive_names, missing_objects, resolve_base};
+use super::{extra_files, hooks, user_changes};
 use crate::policy::Policy;
 use crate::sys::signals;
-use crate::workspace::git::command::GitError;
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::gitfile;
-use crate::workspace::git::repository::{Head, Repository};
-use crate::workspace::git::stderr_messages::GitMessage;
+use crate::workspace::git::repository::Repository;
 use crate::workspace::{WorkspaceError, at, trust};
 
 /// The parameters of a new workspace.
@@ -467,190 +466,4 @@ pub(crate) fn trusted_settings(repository: &Repository) -> Result<Settings, Work
     let settings = Settings::parse(&Settings::list_call(repository)?.run()?);
     trust::check(repository, &settings)?;
     Ok(settings)
-}
-
-/// The resolved and checked names and paths of a workspace that does not exist yet.
-struct WorkspaceSpec {
-    branch: String,
-    base: String,
-    worktree: PathBuf,
-    admin_dir: PathBuf,
-    here: bool,
-}
-
-impl WorkspaceSpec {
-    fn new(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
-        if request.here {
-            return Self::here(repository, request);
-        }
-        let base = resolve_base(repository, request)?;
-        let (branch, dir) = derive_names(repository, request)?;
-        let worktree = create_root(repository, request)?.join(dir);
-        if worktree.symlink_metadata().is_ok() {
-            return Err(WorkspaceError::NameTaken {
-                what: worktree.display().to_string(),
-                hint: "choose another --name, or remove that worktree with `guard worktree clean`",
-            });
-        }
-        if repository.commit(&branch)?.is_some() {
-            return Err(branch_taken(&branch));
-        }
-        Ok(Self { branch, base, worktree, admin_dir: PathBuf::new(), here: false })
-    }
-
-    fn here(repository: &Repository, request: &Request) -> Result<Self, WorkspaceError> {
-        let refuse = |problem: &str, hint: &str| Err(WorkspaceError::refused(problem, hint));
-        let Some(worktree) = repository.toplevel.clone() else {
-            return refuse(
-                "--here needs a linked worktree, and the current directory is in no working tree",
-                "change into a linked worktree, or leave --here out",
-            );
-        };
-        if !repository.is_linked() {
-            return refuse(
-                "--here needs a linked worktree, and this is the main worktree of the repository",
-                "leave --here out, or create a linked worktree: git worktree add ../task -b task/name",
-            );
-        }
-        if request.base.is_some() {
-            return refuse(
-                "--base cannot be combined with --here, which starts from the commit of the worktree",
-                "leave out --base or --here",
-            );
-        }
-        let Head::Branch(branch, base) = repository.head.clone() else {
-            return refuse(
-                "the worktree has no branch with a commit checked out",
-                "switch to a branch first: git switch -c task/name",
-            );
-        };
-        for (file, what) in [
-            ("MERGE_HEAD", "a merge"),
-            ("rebase-merge", "a rebase"),
-            ("rebase-apply", "a rebase"),
-            ("CHERRY_PICK_HEAD", "a cherry-pick"),
-            ("REVERT_HEAD", "a revert"),
-            ("BISECT_LOG", "a bisection"),
-        ] {
-            if repository.git_dir.join(file).symlink_metadata().is_ok() {
-                return refuse(
-                    &format!("{what} is in progress in this worktree"),
-                    "finish it or abort it first",
-                );
-            }
-        }
-        let admin_dir = repository.git_dir.clone();
-        Ok(Self { branch, base, worktree, admin_dir, here: true })
-    }
-
-    fn record(self, repository: &Repository, request: &Request) -> Record {
-        Record {
-            version: Record::version(),
-            run_id: request.run_id.clone(),
-            state: State::Opening,
-            common_dir: repository.common_dir.clone(),
-            object_format: repository.object_format.clone(),
-            ref_format: repository.ref_format.clone(),
-            objects: repository.object_dirs(),
-            branch: self.branch,
-            tip: self.base.clone(),
-            base: self.base,
-            worktree: self.worktree,
-            admin_dir: self.admin_dir,
-            here: self.here,
-            excludes: PathBuf::new(),
-            brought: Vec::new(),
-            submodules: Vec::new(),
-        }
-    }
-}
-
-/// The names of the branch and of the worktree's directory, derived from the task's name.
-pub(crate) fn derive_names(
-    repository: &Repository,
-    request: &Request,
-) -> Result<(String, OsString), WorkspaceError> {
-    let name = request.name.as_deref().unwrap_or(&request.run_id);
-    let slug = slug::slug(name).ok_or_else(|| {
-        WorkspaceError::refused(
-            format!("the name {name:?} has no letters or digits for the name of a branch"),
-            "choose another --name",
-        )
-    })?;
-    let branch = format!("refs/heads/{}{slug}", request.prefix);
-    let dir = [repository.name().as_slice(), b"-", slug.as_bytes()].concat();
-    Ok((branch, OsString::from_vec(dir)))
-}
-
-/// Turns git's error about missing objects of a partial clone into one with a hint. Guard lets git fetch them
-/// only for a trusted repository.
-pub(crate) fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
-    let said = error.to_string();
-    if repository.trusted || !GitMessage::MissingPromisedObjects.is_in(&said) {
-        return error.into();
-    }
-    WorkspaceError::refused(
-        format!(
-            "this partial clone lacks files of the commit, and guard does not fetch them for an untrusted \
-             repository: {said}"
-        ),
-        "fetch the files (`git checkout` the commit once), or give --trust-repository",
-    )
-}
-
-pub(crate) fn branch_taken(branch: &str) -> WorkspaceError {
-    WorkspaceError::NameTaken {
-        what: format!("the branch {}", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
-        hint: "choose another --name, or work in the worktree of that branch with --here",
-    }
-}
-
-pub(crate) fn resolve_base(repository: &Repository, request: &Request) -> Result<String, WorkspaceError> {
-    if let Some(name) = &request.base {
-        return repository.commit(name)?.ok_or_else(|| {
-            WorkspaceError::refused(
-                format!("--base {name:?} is not a commit of this repository"),
-                "`git log --all` shows the commits",
-            )
-        });
-    }
-    repository.head.commit().map(str::to_string).ok_or_else(|| {
-        WorkspaceError::refused(
-            "the repository has no commit to start from",
-            "create a first commit (git commit --allow-empty -m start), or give --base",
-        )
-    })
-}
-
-/// The directory for new worktrees; created if it is missing.
-pub(crate) fn create_root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
-    let place = repository.place();
-    if let Some(root) = &request.root {
-        let root = place.join(root);
-        at("create", &root, fs::create_dir_all(&root))?;
-        return at("resolve", &root, root.canonicalize());
-    }
-    if let Some(parent) = place.parent() {
-        let root = parent.join(".worktrees");
-        if is_usable_root(&root) {
-            return Ok(root);
-        }
-    }
-    let root = &request.fallback_root;
-    let made = DirBuilder::new().mode(0o700).recursive(true).create(root);
-    at("create", root, made)?;
-    at("resolve", root, root.canonicalize())
-}
-
-/// True if the directory belongs to this user, other users cannot write to it, and this process can. Creates
-/// it if it is missing.
-fn is_usable_root(root: &Path) -> bool {
-    if DirBuilder::new().mode(0o755).create(root).is_ok() {
-        // Hide the worktrees from `git status` of a repository that contains this one.
-        let _ = fs::write(root.join(".gitignore"), "*\n");
-    }
-    let own = nix::unistd::geteuid().as_raw();
-    let is_own = |data: fs::Metadata| data.is_dir() && data.uid() == own && data.mode() & 0o002 == 0;
-    root.symlink_metadata().is_ok_and(is_own)
-        && nix::unistd::access(root, nix::unistd::AccessFlags::W_OK).is_ok()
 }

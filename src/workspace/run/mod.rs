@@ -6,4 +6,5 @@ pub(crate) mod ignored_files;
 pub(crate) mod quarantine;
 pub(crate) mod run_record;
 pub(crate) mod slug;
+pub(crate) mod spec;
 pub(crate) mod user_changes;

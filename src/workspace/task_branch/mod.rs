@@ -20,12 +20,10 @@ use super::git::gitfile;
 use super::git::jailed_worktree::JailedWorktree;
 use super::git::repository::{Repository, is_id};
 use super::inspect::list;
-use super::run::create::{
-    Request, Workspace, branch_taken, create_root, derive_names, missing_objects, resolve_base,
-    trusted_settings,
-};
+use super::run::create::{Request, Workspace, trusted_settings};
 use super::run::run_record;
 use super::run::run_record::State;
+use super::run::spec::{branch_taken, create_root, derive_names, missing_objects, resolve_base};
 use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 

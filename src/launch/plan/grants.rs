@@ -1,0 +1,150 @@
+//! The paths that a run may read, write and execute: the policy's, the caller's, and those of the program.
+
+use std::cell::OnceCell;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::environment::value;
+use super::{LaunchError, RunRequest, system_paths};
+use crate::launch::discover::program_files::installation;
+use crate::launch::discover::toolchains::Toolchain;
+use crate::sandbox::{Grant, Rights};
+
+/// The values of the placeholders in a policy's paths.
+pub(super) struct Placeholders<'p> {
+    pub(super) worktree: &'p Path,
+    pub(super) home: &'p Path,
+    pub(super) tmp: &'p Path,
+    pub(super) var_tmp: &'p Path,
+    pub(super) toolchains: &'p [Toolchain],
+    /// The grants of `{system}` and the notes about them. Computed on first use, because the search takes time.
+    pub(super) system: OnceCell<(Vec<Grant>, Vec<String>)>,
+}
+
+impl Placeholders<'_> {
+    pub(super) fn system(&self, as_root: bool) -> &(Vec<Grant>, Vec<String>) {
+        self.system.get_or_init(|| {
+            let mut notes = Vec::new();
+            let grants = system_paths::grants(as_root, &mut notes);
+            (grants, notes)
+        })
+    }
+
+    /// The grants for one path of a policy, which may begin with a placeholder.
+    fn expand(&self, entry: &str, rights: Rights, as_root: bool) -> Vec<Grant> {
+        let (name, rest) = match entry.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
+            Some((name, rest)) => (name, rest.trim_start_matches('/')),
+            None => return vec![Grant { path: PathBuf::from(entry), rights, why: "policy".to_string() }],
+        };
+        let one = |base: &Path, why: &str| {
+            let path = if rest.is_empty() { base.to_path_buf() } else { base.join(rest) };
+            vec![Grant { path, rights, why: why.to_string() }]
+        };
+        match name {
+            "worktree" => one(self.worktree, "working directory"),
+            "home" => one(self.home, "private home"),
+            "tmp" => one(self.tmp, "private temporary files"),
+            "system" => self.system(as_root).0.clone(),
+            "toolchains" => self.toolchains.iter().flat_map(toolchain_grants).collect(),
+            // The placeholder for the document of a role, which is only set in a task's workflow.
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn toolchain_grants(toolchain: &Toolchain) -> Vec<Grant> {
+    let caches = toolchain.layers.iter().map(|layer| (&layer.lower, Rights::Read));
+    let programs = toolchain.read.iter().map(|path| (path, Rights::ReadExecute));
+    let grant = |(path, rights): (&PathBuf, Rights)| Grant {
+        path: path.clone(),
+        rights,
+        why: format!("toolchain {}: {}", toolchain.name, toolchain.why),
+    };
+    programs.chain(caches).map(grant).collect()
+}
+
+pub(super) fn policy_grants(
+    request: &RunRequest,
+    placeholders: &Placeholders<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Grant>, LaunchError> {
+    let files = &request.policy.filesystem;
+    let as_root = request.uid == 0;
+    let mut grants: Vec<Grant> = Vec::new();
+    // The run's private directories need not exist yet. Other paths that do not exist are left out, with a note.
+    let mut exists = |grant: &Grant| {
+        let is_planned = request.checkout.is_some() && grant.path.starts_with(placeholders.worktree);
+        let is_private = is_planned
+            || grant.path.starts_with(placeholders.home)
+            || grant.path.starts_with(placeholders.tmp);
+        let exists = is_private || grant.path.exists();
+        if !exists {
+            let path = grant.path.display();
+            notes.push(format!("the policy grants {path}, which does not exist: the run does not get it"));
+        }
+        exists
+    };
+    for (entries, rights) in [(&files.read, Rights::ReadExecute), (&files.write, Rights::WriteExecute)] {
+        for entry in entries {
+            let named = placeholders.expand(entry, rights, as_root);
+            if entry == "{system}" {
+                grants.extend(named);
+            } else {
+                grants.extend(named.into_iter().filter(&mut exists));
+            }
+        }
+    }
+    let given =
+        [(&request.options.read, Rights::ReadExecute), (&request.options.write, Rights::WriteExecute)];
+    for (paths, rights) in given {
+        for path in paths {
+            let real = std::fs::canonicalize(path)
+                .map_err(|error| LaunchError::Input(format!("cannot grant {}: {error}", path.display())))?;
+            grants.push(Grant { path: real, rights, why: "command line".to_string() });
+        }
+    }
+    if let Some(execute) = &files.execute {
+        let directories: Vec<PathBuf> = execute
+            .iter()
+            .flat_map(|entry| placeholders.expand(entry, Rights::ReadExecute, as_root))
+            .map(|grant| grant.path)
+            .collect();
+        for grant in &mut grants {
+            if !directories.iter().any(|directory| grant.path.starts_with(directory)) {
+                grant.rights = match grant.rights {
+                    Rights::ReadExecute => Rights::Read,
+                    Rights::WriteExecute => Rights::Write,
+                    other => other,
+                };
+            }
+        }
+        // A directory of programs may be inside a directory without the right to execute, so it needs a separate grant.
+        grants.extend(directories.into_iter().filter(|path| path.exists()).map(|path| Grant {
+            path,
+            rights: Rights::ReadExecute,
+            why: "policy: programs".to_string(),
+        }));
+    }
+    Ok(grants)
+}
+
+/// The grants for the files of the program's installation: the program, its interpreter and its libraries.
+pub(super) fn program_grants(
+    request: &RunRequest,
+    program: &Path,
+    environment: &[(OsString, OsString)],
+    grants: &[Grant],
+) -> Vec<Grant> {
+    let writable: Vec<PathBuf> =
+        grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.clone()).collect();
+    let path = value(environment, "PATH").unwrap_or_default();
+    let home = request.home.clone().unwrap_or_default();
+    let why = "the program's installation";
+    let grant = |path| Grant { path, rights: Rights::ReadExecute, why: why.to_string() };
+    installation(program, &home, &path, &writable).into_iter().map(grant).collect()
+}
+
+pub(super) fn without_duplicates(grants: Vec<Grant>) -> Vec<Grant> {
+    let mut seen: std::collections::HashSet<(PathBuf, Rights)> = std::collections::HashSet::new();
+    grants.into_iter().filter(|grant| seen.insert((grant.path.clone(), grant.rights))).collect()
+}

@@ -1,0 +1,168 @@
+//! A request to run a command, and what follows from it alone: limits and private directories.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::git_paths::Checkout;
+use crate::launch::run::home_state::HomeState;
+use crate::policy::{Budget, Config, Namespaces, Policy};
+
+/// A request to run a command in the sandbox.
+#[derive(Debug, Clone)]
+pub struct RunRequest {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The working directory; absolute.
+    pub folder: PathBuf,
+    /// The policy, merged with those that it extends, and validated.
+    pub policy: Policy,
+    /// The caller's environment. The agent gets the variables that the policy passes.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The caller's home directory.
+    pub home: Option<PathBuf>,
+    /// The directory that contains the run directories of all runs.
+    pub runs: PathBuf,
+    /// The directory in which guard creates the temporary directories of runs.
+    pub scratch: PathBuf,
+    /// The effective user id.
+    pub uid: u32,
+    /// The caller's changes to the policy for this run.
+    pub options: Options,
+    /// The worktree and git directory created for the run, if it works in a repository.
+    pub checkout: Option<Checkout>,
+    /// The user's `config.toml`.
+    pub config: Config,
+    /// The directory of the user's configuration and policies.
+    pub config_dir: Option<PathBuf>,
+    /// The names of the variables with API keys, which guard has removed from `environment`.
+    pub key_variables: Vec<String>,
+}
+
+impl RunRequest {
+    /// The run's limits: the policy's, as changed by the caller's options.
+    pub(crate) fn limits(&self) -> Limits {
+        let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
+        // With a user at the terminal, the policy's time limits do not apply. 0 means no limit.
+        let time = |requested: Option<u64>, key: &str| {
+            let of_policy = if self.options.is_attended { None } else { get(key) };
+            requested.or(of_policy).filter(|&seconds| seconds > 0)
+        };
+        Limits {
+            idle_seconds: time(self.options.idle_seconds, "idle_seconds"),
+            total_seconds: time(self.options.total_seconds, "total_seconds"),
+            processes: get("processes"),
+            open_files: get("open_files"),
+            memory_mib: get("memory_mib").map(|mib| mib.min(max_memory_mib())),
+            file_mib: get("file_mib"),
+            output_mib: get("output_mib"),
+        }
+    }
+
+    /// The private directories of the run with this id.
+    pub(crate) fn run_paths(&self, run_id: &str) -> RunPaths {
+        let run_folder = self.runs.join(run_id);
+        let home = run_folder.join("home");
+        let tmp = self.scratch.join(format!("guard-{}", short_id(run_id))).join("tmp");
+        RunPaths { run_folder, home, tmp }
+    }
+
+    /// Whether to use namespaces: the caller's option, or else the policy's setting.
+    pub(crate) fn wanted_namespaces(&self) -> Namespaces {
+        self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
+    }
+}
+
+/// The upper bound on a run's memory: three quarters of the machine's, so that the machine stays usable.
+fn max_memory_mib() -> u64 {
+    use nix::unistd::{SysconfVar, sysconf};
+    let get = |variable| sysconf(variable).ok().flatten().and_then(|value| u64::try_from(value).ok());
+    match (get(SysconfVar::_PHYS_PAGES), get(SysconfVar::PAGE_SIZE)) {
+        (Some(pages), Some(size)) => (pages.saturating_mul(size) >> 20) / 4 * 3,
+        _ => u64::MAX,
+    }
+}
+
+/// The private directories of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct RunPaths {
+    /// Holds the transcript and the private home.
+    pub(crate) run_folder: PathBuf,
+    /// The private home directory.
+    pub(crate) home: PathBuf,
+    /// The private directory for temporary files. Its parent belongs to the run alone, and other users cannot enter it.
+    pub(crate) tmp: PathBuf,
+}
+
+impl RunPaths {
+    /// The directory mounted at `/var/tmp`, if the run has a mount namespace.
+    pub(crate) fn var_tmp(&self) -> PathBuf {
+        self.tmp.with_file_name("var")
+    }
+}
+
+/// A caller's changes to the policy for one run.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Overrides the policy's setting for namespaces.
+    pub namespaces: Option<Namespaces>,
+    /// More paths the run may read.
+    pub read: Vec<PathBuf>,
+    /// More paths the run may write.
+    pub write: Vec<PathBuf>,
+    /// Environment variables to set.
+    pub set: Vec<(OsString, OsString)>,
+    /// Do not look for toolchains in the user's home directory.
+    pub no_toolchains: bool,
+    /// Do not install the shims.
+    pub no_shims: bool,
+    /// Overrides the policy's idle limit, in seconds; 0 means no limit.
+    pub idle_seconds: Option<u64>,
+    /// Overrides the policy's total limit, in seconds; 0 means no limit.
+    pub total_seconds: Option<u64>,
+    /// A user types into the run, so the policy's time limits do not apply.
+    pub is_attended: bool,
+    /// More hosts the run may reach.
+    pub hosts: Vec<String>,
+    /// More loopback ports on which the run's servers may listen.
+    pub listen: Vec<u16>,
+    /// More network presets.
+    pub presets: Vec<String>,
+    /// The initial content of the private home, and what guard saves of it for the next run.
+    pub home_state: HomeState,
+    /// Files to write into the private home, replacing existing ones: (path relative to the home, content). In the
+    /// content, `{NAME-port}` stands for the port of the gateway NAME and `{directory}` for the working tree, escaped
+    /// as inside a double-quoted string.
+    pub home_files: Vec<(PathBuf, String)>,
+    /// A budget for model requests. Between it and the policy's, the smaller one counts.
+    pub budget: Budget,
+    /// Start the run even if guard cannot protect the git repositories that it may write, and report their changes.
+    pub allow_unprotected_repositories: bool,
+    /// Do not verify programs after they have started, whatever the policy says. For benchmarks.
+    pub no_verify: bool,
+}
+
+/// The limits of a run. `None` means unlimited.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Seconds without output, a new program or CPU use.
+    pub idle_seconds: Option<u64>,
+    /// Seconds from start to end.
+    pub total_seconds: Option<u64>,
+    /// Processes of the run at the same time.
+    pub processes: Option<u64>,
+    /// Open files of one process.
+    pub open_files: Option<u64>,
+    /// MiB of memory for the whole run.
+    pub memory_mib: Option<u64>,
+    /// MiB of one file that the run writes.
+    pub file_mib: Option<u64>,
+    /// MiB of output kept in the transcript.
+    pub output_mib: Option<u64>,
+}
+
+/// The last 12 characters of an id. They differ even between runs that start at the same time.
+fn short_id(run_id: &str) -> &str {
+    run_id.get(run_id.len().saturating_sub(12)..).unwrap_or(run_id)
+}
