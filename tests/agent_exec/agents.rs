@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Answered, exec_with, scripted};
-use crate::egress::api::{Part, Turn};
-use crate::egress::server::Request;
-use crate::launch::world::{World, in_two_worlds, one_world};
+use crate::support::http_server::Request;
+use crate::support::scripted_api::{Part, Turn};
+use crate::support::{TestEnvironment, in_two_environments, one_environment};
 
 /// The user's key. It must reach the API, and nothing else.
 pub(crate) const KEY: &str = "sk-real-4711";
@@ -51,10 +51,16 @@ impl Cli {
         None
     }
 
-    pub(crate) fn request(&self, program: &Path, world: &World, prompt: &str, more: &Value) -> Value {
+    pub(crate) fn request(
+        &self,
+        program: &Path,
+        environment: &TestEnvironment,
+        prompt: &str,
+        more: &Value,
+    ) -> Value {
         let mut request = json!({
-            "agent": self.agent, "command": [program], "prompt": prompt, "cd": world.folder.with_file_name("repository"),
-            "policy": scripted::policy(world), "max_retries": 0,
+            "agent": self.agent, "command": [program], "prompt": prompt, "cd": environment.directory.with_file_name("repository"),
+            "policy": scripted::policy(environment), "max_retries": 0,
         });
         for (name, value) in more.as_object().into_iter().flatten() {
             request[name] = value.clone();
@@ -62,17 +68,17 @@ impl Cli {
         request
     }
 
-    pub(crate) fn ask(&self, world: &World, api: &dyn Api, request: &Value) -> Answered {
+    pub(crate) fn ask(&self, environment: &TestEnvironment, api: &dyn Api, request: &Value) -> Answered {
         let [key, address] = self.variables;
-        exec_with(world, &[(key, KEY), (address, &api.url())], request)
+        exec_with(environment, &[(key, KEY), (address, &api.url())], request)
     }
 
     /// It edits, runs the project's tests and commits in a worktree of its own; it is refused and reads why. Nothing it does
     /// for itself is refused, it asks nobody but the API, and a repository's settings for it are not read.
     pub(crate) fn edits_tests_commits_and_is_refused(&self) {
         let Some(program) = self.program() else { return };
-        in_two_worlds(|world| {
-            world.outside(PROJECT);
+        in_two_environments(|environment| {
+            environment.run_outside(PROJECT);
             let api = (self.api)(vec![
                 (self.shell)(
                     "echo second >> tracked && ./test.sh; env; cat /proc/$PPID/environ | tr '\\0' '\\n'",
@@ -83,23 +89,25 @@ impl Cli {
                 Turn::text("I added a line."),
             ]);
             let refs = "git -C repository for-each-ref refs/heads/main refs/heads/task/work; cat repository/.git/HEAD";
-            let before = world.outside(refs);
+            let before = environment.run_outside(refs);
             let more = json!({ "return_metrics": true });
-            let answered = self.ask(world, &*api, &self.request(&program, world, "add a line", &more));
-            let shown = || format!("{}: {}\n{:#?}", world.name(), answered.shown(), api.tool_results());
+            let answered =
+                self.ask(environment, &*api, &self.request(&program, environment, "add a line", &more));
+            let shown = || format!("{}: {}\n{:#?}", environment.name(), answered.shown(), api.tool_results());
             let result = &answered.result;
             assert_eq!((answered.code, &result["success"]), (0, &json!(true)), "{}", shown());
             assert_eq!((&result["tool"], &result["result"]), (&json!(self.agent), &json!("I added a line.")));
             // Outside: the commit with both edits, by the user, and nothing else.
             let branch = result["worktree"]["branch"].as_str().unwrap_or_default().to_string();
-            let log = world.outside(&format!("git -C repository log --format='%s by %an' {branch} -1"));
+            let log =
+                environment.run_outside(&format!("git -C repository log --format='%s by %an' {branch} -1"));
             assert_eq!(log.trim(), "Add a line by Person", "{}", shown());
-            let tracked = world.outside(&format!("git -C repository show {branch}:tracked"));
+            let tracked = environment.run_outside(&format!("git -C repository show {branch}:tracked"));
             assert_eq!(tracked, "first\nsecond\n", "{}", shown());
-            let written = world.outside(&format!("git -C repository show {branch}:written"));
+            let written = environment.run_outside(&format!("git -C repository show {branch}:written"));
             assert_eq!(written, "by the tool\n", "{}", shown());
-            assert_eq!(before, world.outside(refs));
-            assert_eq!(world.outside("cat repository/tracked"), "first\n");
+            assert_eq!(before, environment.run_outside(refs));
+            assert_eq!(environment.run_outside("cat repository/tracked"), "first\n");
             let tools = api.tool_results();
             assert!(tools[0].contains("tests pass"), "{}", shown());
             assert!(tools[2].contains("git.switch") && tools[2].contains("git restore"), "{}", shown());
@@ -115,8 +123,8 @@ impl Cli {
                 assert_ne!(question.json()["model"], "from-repository");
             }
             assert!(
-                !world
-                    .outside(&format!("git -C repository ls-tree --name-only {branch}"))
+                !environment
+                    .run_outside(&format!("git -C repository ls-tree --name-only {branch}"))
                     .contains("hook-ran")
             );
             let kinds: Vec<&str> =
@@ -132,21 +140,25 @@ impl Cli {
     /// The next turn knows what was said, and goes on in the same worktree.
     pub(crate) fn a_session_goes_on(&self) {
         let Some(program) = self.program() else { return };
-        let world = one_world();
-        world.outside(PROJECT);
+        let environment = one_environment();
+        environment.run_outside(PROJECT);
         let first = (self.api)(vec![
             (self.shell)("echo second >> tracked && git commit -am 'First turn'"),
             Turn::text("The word is bluebell."),
         ]);
-        let one = self.ask(&world, &*first, &self.request(&program, &world, "remember a word", &json!({})));
+        let one = self.ask(
+            &environment,
+            &*first,
+            &self.request(&program, &environment, "remember a word", &json!({})),
+        );
         assert_eq!(one.result["success"], true, "{}", one.shown());
         let next = (self.api)(vec![
             (self.shell)("cat tracked && echo third >> tracked && git commit -am 'Second turn'"),
             Turn::text("It was bluebell."),
         ]);
         let id = &one.result["SESSION_ID"];
-        let asked = self.request(&program, &world, "which word?", &json!({ "SESSION_ID": id }));
-        let two = self.ask(&world, &*next, &asked);
+        let asked = self.request(&program, &environment, "which word?", &json!({ "SESSION_ID": id }));
+        let two = self.ask(&environment, &*next, &asked);
         assert_eq!(
             (&two.result["success"], &two.result["SESSION_ID"]),
             (&json!(true), id),
@@ -156,24 +168,24 @@ impl Cli {
         let told = String::from_utf8_lossy(&next.questions()[0].body).into_owned();
         assert!(told.contains("remember a word") && told.contains("The word is bluebell."), "{told}");
         let branch = two.result["worktree"]["branch"].as_str().unwrap_or_default();
-        let log = world.outside(&format!("git -C repository log --format=%s {branch} -3"));
+        let log = environment.run_outside(&format!("git -C repository log --format=%s {branch} -3"));
         assert_eq!(log, "Second turn\nFirst turn\nproject\n", "{}", two.shown());
         // Another one is not taken for it.
         let lost = "0197f0a0-0000-7000-8000-000000000000";
-        let lost = self.request(&program, &world, "which word?", &json!({ "SESSION_ID": lost }));
-        assert_eq!(self.ask(&world, &*next, &lost).kind(), "session_lost");
+        let lost = self.request(&program, &environment, "which word?", &json!({ "SESSION_ID": lost }));
+        assert_eq!(self.ask(&environment, &*next, &lost).kind(), "session_lost");
     }
 
     /// Every failure of the API has its kind, at once and with words.
     pub(crate) fn failures_have_their_kind(&self, cases: &[(Turn, &str)]) {
         let Some(program) = self.program() else { return };
-        let world = one_world();
+        let environment = one_environment();
         // Made once: it writes the policy that both requests read.
-        let asked = self.request(&program, &world, "hello", &json!({ "in_place": true }));
+        let asked = self.request(&program, &environment, "hello", &json!({ "in_place": true }));
         let check = |(turn, kind): &(Turn, &str)| {
             let api = (self.api)(vec![turn.clone()]);
             let began = std::time::Instant::now();
-            let answered = self.ask(&world, &*api, &asked);
+            let answered = self.ask(&environment, &*api, &asked);
             assert_eq!(answered.kind(), *kind, "{turn:?}: {}", answered.shown());
             assert_eq!(answered.result["success"], false);
             let words = answered.result["error_detail"]["message"].as_str().unwrap_or_default();
@@ -189,15 +201,16 @@ impl Cli {
     /// An API that falls silent, and one that would be asked too much.
     pub(crate) fn silence_and_budget_end_it(&self) {
         let Some(program) = self.program() else { return };
-        let world = one_world();
+        let environment = one_environment();
         let silent = (self.api)(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
-        let asked = self.request(&program, &world, "hello", &json!({ "in_place": true, "timeout": 6 }));
-        let answered = self.ask(&world, &*silent, &asked);
+        let asked = self.request(&program, &environment, "hello", &json!({ "in_place": true, "timeout": 6 }));
+        let answered = self.ask(&environment, &*silent, &asked);
         assert_eq!((answered.code, answered.kind()), (124, "idle_timeout"), "{}", answered.shown());
         // The first answer uses more than there is.
         let many = (self.api)(vec![(self.shell)("echo once >> made"); 10]);
-        let asked = self.request(&program, &world, "hello", &json!({ "in_place": true, "max_tokens": 100 }));
-        let answered = self.ask(&world, &*many, &asked);
+        let asked =
+            self.request(&program, &environment, "hello", &json!({ "in_place": true, "max_tokens": 100 }));
+        let answered = self.ask(&environment, &*many, &asked);
         assert_eq!(answered.kind(), "budget_exhausted", "{}", answered.shown());
         assert_eq!(many.questions().len(), 1, "{}", answered.shown());
     }
@@ -205,13 +218,17 @@ impl Cli {
     /// Prompts that are no words of a command line, or look like something else, arrive as they are.
     pub(crate) fn odd_prompts_arrive(&self) {
         let Some(program) = self.program() else { return };
-        let world = one_world();
+        let environment = one_environment();
         let long = format!("begin {} end of it", "long ".repeat(30_000));
         for prompt in [long, "--version -x".to_string(), "/help me".to_string()] {
             let api = (self.api)(vec![Turn::text("Yes.")]);
-            let asked =
-                self.request(&program, &world, &prompt, &json!({ "sandbox": "read-only", "policy": null }));
-            let answered = self.ask(&world, &*api, &asked);
+            let asked = self.request(
+                &program,
+                &environment,
+                &prompt,
+                &json!({ "sandbox": "read-only", "policy": null }),
+            );
+            let answered = self.ask(&environment, &*api, &asked);
             assert_eq!(answered.result["result"], "Yes.", "{}", answered.shown());
             let told = String::from_utf8_lossy(&api.questions()[0].body).into_owned();
             let end = &prompt[prompt.len().saturating_sub(12)..];

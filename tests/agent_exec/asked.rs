@@ -3,17 +3,17 @@
 use serde_json::json;
 
 use super::{exec, request};
-use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{in_two_worlds, one_world};
+use crate::support::scripted_api::{Api, Turn};
+use crate::support::{in_two_environments, one_environment};
 
 /// Edits, tests and commits in a worktree of its own; the branch is there afterwards.
 #[test]
 fn it_edits_tests_and_commits() {
     let Some(gemini) = Gemini::installed() else { return };
-    in_two_worlds(|world| {
-        let repository = world.folder.with_file_name("repository");
-        world.outside(
+    in_two_environments(|environment| {
+        let repository = environment.directory.with_file_name("repository");
+        environment.run_outside(
             "cd repository && git config user.name Person && git config user.email person@example.org",
         );
         let api = Api::plain(vec![
@@ -23,19 +23,19 @@ fn it_edits_tests_and_commits() {
         ]);
         let mut asked = request(
             &gemini,
-            world,
+            environment,
             "add a line",
             &json!({ "return_metrics": true, "return_all_messages": true }),
         );
         asked["cd"] = json!(repository);
         super::fits(&super::schema("exec-request.schema.json"), &asked);
-        let answered = exec(world, &api.server.url(""), &asked);
+        let answered = exec(environment, &api.server.url(""), &asked);
         let result = &answered.result;
         assert_eq!(
             (answered.code, &result["success"]),
             (0, &json!(true)),
             "{}: {}",
-            world.name(),
+            environment.name(),
             answered.shown()
         );
         assert_eq!(result["tool"], "gemini");
@@ -43,9 +43,9 @@ fn it_edits_tests_and_commits() {
         assert!(result["SESSION_ID"].as_str().is_some_and(|id| id.len() == 36), "{}", answered.shown());
         assert_eq!(result["commits"][0]["subject"], "Add a second line", "{}", answered.shown());
         let branch = result["worktree"]["branch"].as_str().unwrap();
-        let log = world.outside(&format!("git -C repository log --format='%s by %an' {branch} -1"));
+        let log = environment.run_outside(&format!("git -C repository log --format='%s by %an' {branch} -1"));
         assert_eq!(log.trim(), "Add a second line by Person");
-        assert_eq!(world.outside("cat repository/tracked"), "first\n");
+        assert_eq!(environment.run_outside("cat repository/tracked"), "first\n");
         let kinds: Vec<&str> =
             answered.events.iter().filter_map(|event| event["event_type"].as_str()).collect();
         for kind in [
@@ -68,12 +68,12 @@ fn it_edits_tests_and_commits() {
 #[test]
 fn odd_prompts_arrive() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let long = format!("begin {} end of it", "long ".repeat(90_000));
     for prompt in [long, "--version -x".to_string(), "$(id) `id` 'q' \"d\"".to_string()] {
         let api = Api::plain(vec![Turn::text("Yes.")]);
-        let asked = request(&gemini, &world, &prompt, &json!({ "sandbox": "read-only" }));
-        let answered = exec(&world, &api.server.url(""), &asked);
+        let asked = request(&gemini, &environment, &prompt, &json!({ "sandbox": "read-only" }));
+        let answered = exec(&environment, &api.server.url(""), &asked);
         assert_eq!(answered.result["result"], "Yes.", "{}", answered.shown());
         let told = api.questions().pop().unwrap().json()["contents"].to_string();
         let end = json!(&prompt[prompt.len().saturating_sub(12)..]).to_string();
@@ -85,8 +85,8 @@ fn odd_prompts_arrive() {
 #[test]
 fn it_is_refused_and_goes_on() {
     let Some(gemini) = Gemini::installed() else { return };
-    in_two_worlds(|world| {
-        let repository = world.folder.with_file_name("repository");
+    in_two_environments(|environment| {
+        let repository = environment.directory.with_file_name("repository");
         let api = Api::plain(vec![
             Turn::shell("git checkout main"),
             Turn::shell("git push origin main"),
@@ -95,10 +95,10 @@ fn it_is_refused_and_goes_on() {
             Turn::shell("/usr/bin/git reset --hard HEAD~1"),
             Turn::text("I could not."),
         ]);
-        let mut asked = request(&gemini, world, "break out", &json!({}));
+        let mut asked = request(&gemini, environment, "break out", &json!({}));
         asked["cd"] = json!(repository);
-        let before = world.outside("git -C repository for-each-ref; cat repository/.git/HEAD");
-        let answered = exec(world, &api.server.url(""), &asked);
+        let before = environment.run_outside("git -C repository for-each-ref; cat repository/.git/HEAD");
+        let answered = exec(environment, &api.server.url(""), &asked);
         assert_eq!(answered.result["success"], true, "{}", answered.shown());
         assert_eq!(answered.result["result"], "I could not.");
         let told: Vec<String> = api.tool_results().iter().map(|(_, response)| response.to_string()).collect();
@@ -107,7 +107,10 @@ fn it_is_refused_and_goes_on() {
         assert!(told[2].contains("Permission denied") || told[2].contains("No such file"), "{}", told[2]);
         assert!(told[3].contains("curl:"), "{}", told[3]);
         assert!(told[4].contains("git.rewrite"), "{}", told[4]);
-        assert_eq!(before, world.outside("git -C repository for-each-ref; cat repository/.git/HEAD"));
+        assert_eq!(
+            before,
+            environment.run_outside("git -C repository for-each-ref; cat repository/.git/HEAD")
+        );
         assert!(
             answered.result["denials"].as_array().is_some_and(|all| all.len() >= 4),
             "{}",

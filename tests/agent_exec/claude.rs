@@ -1,9 +1,9 @@
 //! The real Claude Code, with an Anthropic API that says what a test wrote down.
 
 use super::agents::{Api, Cli, KEY};
-use crate::egress::anthropic::{self, Anthropic, fails};
-use crate::egress::api::{Part, Turn};
-use crate::egress::server::Request;
+use crate::support::http_server::Request;
+use crate::support::scripted_api::anthropic::{self, Anthropic, fails};
+use crate::support::scripted_api::{Part, Turn};
 
 impl Api for Anthropic {
     fn url(&self) -> String {

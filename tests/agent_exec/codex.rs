@@ -1,9 +1,9 @@
 //! The real Codex CLI, with an OpenAI API that says what a test wrote down.
 
 use super::agents::{Api, Cli};
-use crate::egress::api::{Part, Turn};
-use crate::egress::openai::{self, OpenAi, fails};
-use crate::egress::server::Request;
+use crate::support::http_server::Request;
+use crate::support::scripted_api::openai::{self, OpenAi, fails};
+use crate::support::scripted_api::{Part, Turn};
 
 impl Api for OpenAi {
     fn url(&self) -> String {

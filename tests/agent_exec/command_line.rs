@@ -9,12 +9,13 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::{answered, scripted};
-use crate::launch::world::{
-    World, in_every_world, in_two_worlds, mark, marked, nothing_left, one_world, program,
+use crate::support::{
+    TestEnvironment, expect_no_process_left, guard_program, in_every_environment, in_two_environments,
+    marked_processes, one_environment, unique_mark,
 };
 
-fn typed(world: &World, words: &[&str], input: &[u8]) -> super::Answered {
-    let mut command = world.command(program());
+fn typed(environment: &TestEnvironment, words: &[&str], input: &[u8]) -> super::Answered {
+    let mut command = environment.command(guard_program());
     command.arg("exec").args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -27,14 +28,14 @@ fn typed(world: &World, words: &[&str], input: &[u8]) -> super::Answered {
 
 #[test]
 fn options_make_the_same_request() {
-    let world = one_world();
+    let environment = one_environment();
     let agent = scripted::agent(
-        &world,
+        &environment,
         "typed",
         "#!/bin/sh\necho '{\"type\":\"init\",\"session_id\":\"s\",\"words\":\"'\"$*\"'\"}'\npwd\necho '{\"type\":\"result\",\"status\":\"success\"}'\n",
     );
     let agent = agent.display().to_string();
-    let folder = world.folder.display().to_string();
+    let folder = environment.directory.display().to_string();
     let words = [
         "-x asks",
         "--agent",
@@ -64,12 +65,12 @@ fn options_make_the_same_request() {
     ]
     .concat();
     // A prompt that begins with a dash stands behind a `--`, where a command would; so it is given by a request.
-    let by_words = typed(&world, &[&["asks"], &words[1..]].concat(), b"");
+    let by_words = typed(&environment, &[&["asks"], &words[1..]].concat(), b"");
     let asked = json!({
         "prompt": "asks", "agent": "gemini", "cd": folder, "sandbox": "read-only", "model": "m1", "timeout": 20, "max_duration": 40,
         "max_retries": 0, "yolo": false, "return_all_messages": true, "return_metrics": true, "command": [agent],
     });
-    let by_json = typed(&world, &["--json"], asked.to_string().as_bytes());
+    let by_json = typed(&environment, &["--json"], asked.to_string().as_bytes());
     for answered in [&by_words, &by_json] {
         assert_eq!((answered.code, &answered.result["success"]), (0, &json!(true)), "{}", answered.shown());
         assert!(answered.events.is_empty());
@@ -84,15 +85,15 @@ fn options_make_the_same_request() {
         assert!(answered.result["metrics"].is_object());
     }
     // A command, with nothing else; and events.
-    let made = typed(&world, &["--in-place", "--stream-json", "--", "sh", "-c", "echo out; pwd"], b"");
+    let made = typed(&environment, &["--in-place", "--stream-json", "--", "sh", "-c", "echo out; pwd"], b"");
     assert_eq!(made.result["result"], json!(format!("out\n{folder}\n")), "{}", made.shown());
     assert!(made.events.iter().any(|event| event["event_type"] == "output"), "{:?}", made.events);
 }
 
 #[test]
 fn what_cannot_be_a_request_is_told() {
-    let world = one_world();
-    let cd = world.folder.display().to_string();
+    let environment = one_environment();
+    let cd = environment.directory.display().to_string();
     let large = format!("{{\"cd\": \"{cd}\", \"prompt\": \"{}\"}}", "x".repeat(20 << 20));
     let unknown = format!("{{\"cd\": \"{cd}\", \"promt\": \"x\"}}");
     let cases: [(&[u8], &str); 9] = [
@@ -107,16 +108,16 @@ fn what_cannot_be_a_request_is_told() {
         (b"{\"prompt\": \"x\"}", "missing field `cd`"),
     ];
     for (input, words) in cases {
-        let said = typed(&world, &[], input);
+        let said = typed(&environment, &[], input);
         let error = said.result["error"].as_str().unwrap_or_default();
         assert_eq!((said.code, said.kind()), (2, "invalid_input"), "{}", said.shown());
         assert!(error.contains("standard input") && error.contains(words), "{error}");
         assert!(said.error.contains("guard: ") && said.error.contains("hint: "), "{}", said.error);
     }
-    let missing = typed(&world, &["--request", "/no/such/request.json"], b"");
+    let missing = typed(&environment, &["--request", "/no/such/request.json"], b"");
     assert_eq!((missing.code, missing.kind()), (2, "invalid_input"), "{}", missing.shown());
     assert!(missing.error.contains("/no/such/request.json"), "{}", missing.error);
-    let stray = typed(&world, &["--model", "m"], b"{}");
+    let stray = typed(&environment, &["--model", "m"], b"{}");
     assert!(stray.code == 2 && stray.error.contains("--model needs a PROMPT"), "{}", stray.shown());
     // Mistakes of typing are told by the parser of options, before there is anything to have a result of.
     for words in [
@@ -126,25 +127,25 @@ fn what_cannot_be_a_request_is_told() {
         &["a", "--timeout", "soon"],
         &["a", "--here", "--in-place"],
     ] {
-        let output = world.command(program()).arg("exec").args(words).output().unwrap();
+        let output = environment.command(guard_program()).arg("exec").args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
     }
 }
 
 /// An agent that prints one line, starts what wants to live on, and waits.
-fn endless(world: &World, mark: &str, more: &Value) -> Child {
+fn endless(environment: &TestEnvironment, mark: &str, more: &Value) -> Child {
     let script = format!(
         "#!/bin/bash\ntrap '' TERM INT HUP\n(setsid env {mark} sleep 600 &)\necho '{{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"begun\"}}'\nenv {mark} sleep 600\nenv {mark} sleep 600\n"
     );
-    let agent = scripted::agent(world, "endless", &script);
-    let mut asked = scripted::request(world, "x", &json!({ "command": [agent], "in_place": true }));
+    let agent = scripted::agent(environment, "endless", &script);
+    let mut asked = scripted::request(environment, "x", &json!({ "command": [agent], "in_place": true }));
     for (name, value) in more.as_object().into_iter().flatten() {
         asked[name] = value.clone();
     }
-    let file = world.folder.with_file_name("endless.json");
+    let file = environment.directory.with_file_name("endless.json");
     std::fs::write(&file, asked.to_string()).unwrap();
-    let mut command = world.ignoring("");
+    let mut command = environment.guard_ignoring_signals("");
     command.args(["exec", "--stream-json", "--request"]).arg(file);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -158,8 +159,8 @@ fn begun(child: &mut Child, mark: &str) -> BufReader<std::process::ChildStdout> 
         assert_ne!(out.read_line(&mut line).unwrap(), 0, "it ended");
     }
     let started = std::time::Instant::now();
-    while marked(mark).len() < 2 {
-        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", marked(mark));
+    while marked_processes(mark).len() < 2 {
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", marked_processes(mark));
         std::thread::sleep(Duration::from_millis(5));
     }
     out
@@ -167,10 +168,10 @@ fn begun(child: &mut Child, mark: &str) -> BufReader<std::process::ChildStdout> 
 
 #[test]
 fn a_signal_cancels_and_the_result_still_comes() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-            let mark = mark();
-            let mut child = endless(world, &mark, &json!({ "max_retries": 3 }));
+            let mark = unique_mark();
+            let mut child = endless(environment, &mark, &json!({ "max_retries": 3 }));
             let mut out = begun(&mut child, &mark);
             let process = Pid::from_raw(child.id() as i32);
             kill(process, signal).unwrap();
@@ -188,7 +189,7 @@ fn a_signal_cancels_and_the_result_still_comes() {
                 "{signal}: {result:#}"
             );
             assert_eq!(result["attempts"].as_array().map(Vec::len), Some(1), "{result:#}");
-            nothing_left(&mark, Duration::from_secs(5));
+            expect_no_process_left(&mark, Duration::from_secs(5));
         }
     });
 }
@@ -196,17 +197,20 @@ fn a_signal_cancels_and_the_result_still_comes() {
 /// However `guard exec` ends, its run ends.
 #[test]
 fn everything_ends_with_it() {
-    in_every_world(|world| {
-        let mark = mark();
-        let mut child = endless(world, &mark, &json!({}));
+    in_every_environment(|environment| {
+        let mark = unique_mark();
+        let mut child = endless(environment, &mark, &json!({}));
         let out = begun(&mut child, &mark);
         child.kill().unwrap();
         child.wait().unwrap();
-        nothing_left(&mark, Duration::from_secs(20));
+        expect_no_process_left(&mark, Duration::from_secs(20));
         drop(out);
         // Nor files of its own.
-        let left: Vec<_> =
-            std::fs::read_dir(world.temporary()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        let left: Vec<_> = std::fs::read_dir(environment.temporary_directory())
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.file_name())
+            .collect();
         assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("guard-exec-")), "{left:?}");
     });
 }
@@ -214,11 +218,11 @@ fn everything_ends_with_it() {
 /// A reader that goes away, while the agent says nothing more.
 #[test]
 fn nobody_reads_any_more() {
-    let world = one_world();
-    let mark = mark();
-    let mut child = endless(&world, &mark, &json!({}));
+    let environment = one_environment();
+    let mark = unique_mark();
+    let mut child = endless(&environment, &mark, &json!({}));
     drop(begun(&mut child, &mark));
-    nothing_left(&mark, Duration::from_secs(20));
+    expect_no_process_left(&mark, Duration::from_secs(20));
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(141), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -226,17 +230,17 @@ fn nobody_reads_any_more() {
 
 #[test]
 fn a_template_for_prompts_is_printed() {
-    let world = one_world();
+    let environment = one_environment();
     for (arguments, wanted) in [
         (vec!["--template"], "**Task type**: [advice / review / execute]"),
         (vec!["--template", "zh"], "**任务类型**：[咨询 / 审核 / 执行]"),
     ] {
-        let mut command = world.command(program());
+        let mut command = environment.command(guard_program());
         let output = command.arg("exec").args(&arguments).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && text.contains(wanted) && text.contains("Assumption"), "{text}");
     }
-    let mut command = world.command(program());
+    let mut command = environment.command(guard_program());
     let output = command.args(["exec", "--template", "en", "--cd", "/tmp"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }

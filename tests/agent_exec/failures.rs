@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{exec, request};
-use crate::egress::api::{Api, Part, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::one_world;
+use crate::support::one_environment;
+use crate::support::scripted_api::{Api, Part, Turn};
 
 fn failing(status: u16, reason: &str, message: &str) -> Turn {
     Turn::Fails(status, json!({ "error": { "code": status, "message": message, "status": reason } }))
@@ -16,7 +16,7 @@ fn failing(status: u16, reason: &str, message: &str) -> Turn {
 #[test]
 fn answers_of_the_api() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let cases: Vec<(Turn, &str)> = vec![
         (failing(400, "INVALID_ARGUMENT", "Bad request"), "invalid_input"),
         (failing(401, "UNAUTHENTICATED", "API keys are not supported"), "auth_error"),
@@ -29,8 +29,8 @@ fn answers_of_the_api() {
     ];
     for (turn, kind) in cases {
         let api = Api::plain(vec![turn.clone()]);
-        let asked = request(&gemini, &world, "hello", &json!({ "max_retries": 0, "in_place": true }));
-        let answered = exec(&world, &api.server.url(""), &asked);
+        let asked = request(&gemini, &environment, "hello", &json!({ "max_retries": 0, "in_place": true }));
+        let answered = exec(&environment, &api.server.url(""), &asked);
         assert_eq!(
             (answered.kind(), &answered.result["success"]),
             (kind, &json!(false)),
@@ -54,10 +54,10 @@ fn answers_of_the_api() {
 #[test]
 fn a_failure_that_passes_is_tried_again() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![failing(503, "UNAVAILABLE", "Overloaded"), Turn::text("Here I am.")]);
-    let asked = request(&gemini, &world, "hello", &json!({ "in_place": true }));
-    let answered = exec(&world, &api.server.url(""), &asked);
+    let asked = request(&gemini, &environment, "hello", &json!({ "in_place": true }));
+    let answered = exec(&environment, &api.server.url(""), &asked);
     assert_eq!(answered.result["success"], true, "{}", answered.shown());
     assert_eq!(answered.result["result"], "Here I am.");
     let attempts = answered.result["attempts"].as_array().unwrap();
@@ -69,10 +69,10 @@ fn a_failure_that_passes_is_tried_again() {
 #[test]
 fn silence_ends_it() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
     let more = json!({ "max_retries": 0, "in_place": true, "timeout": 6 });
-    let answered = exec(&world, &api.server.url(""), &request(&gemini, &world, "hello", &more));
+    let answered = exec(&environment, &api.server.url(""), &request(&gemini, &environment, "hello", &more));
     assert_eq!((answered.code, answered.kind()), (124, "idle_timeout"), "{}", answered.shown());
     assert_eq!(answered.result["error_detail"]["idle_timeout_s"], 6);
 }
@@ -80,48 +80,52 @@ fn silence_ends_it() {
 /// Requests that cannot be run, and agents that are not there: at once, and never tried again.
 #[test]
 fn bad_requests() {
-    let world = one_world();
+    let environment = one_environment();
     let cases: Vec<(Value, i32, &str)> = vec![
-        (json!({ "prompt": "", "cd": world.folder }), 2, "invalid_input"),
-        (json!({ "prompt": "x\u{0}y", "cd": world.folder }), 2, "invalid_input"),
-        (json!({ "prompt": "x".repeat(1 << 20), "cd": world.folder }), 2, "invalid_input"),
+        (json!({ "prompt": "", "cd": environment.directory }), 2, "invalid_input"),
+        (json!({ "prompt": "x\u{0}y", "cd": environment.directory }), 2, "invalid_input"),
+        (json!({ "prompt": "x".repeat(1 << 20), "cd": environment.directory }), 2, "invalid_input"),
         (json!({ "prompt": "x", "cd": "relative" }), 2, "invalid_input"),
         (json!({ "prompt": "x", "cd": "/no/such/folder" }), 2, "invalid_input"),
-        (json!({ "prompt": "x", "cd": world.folder, "agent": "nobody" }), 2, "invalid_input"),
-        (json!({ "prompt": "x", "cd": world.folder, "timeout": 0 }), 2, "invalid_input"),
-        (json!({ "prompt": "x", "cd": world.folder, "command": ["bash"] }), 2, "invalid_input"),
+        (json!({ "prompt": "x", "cd": environment.directory, "agent": "nobody" }), 2, "invalid_input"),
+        (json!({ "prompt": "x", "cd": environment.directory, "timeout": 0 }), 2, "invalid_input"),
+        (json!({ "prompt": "x", "cd": environment.directory, "command": ["bash"] }), 2, "invalid_input"),
         (
-            json!({ "prompt": "x", "cd": world.folder, "command": ["gemini"], "agent": "generic" }),
+            json!({ "prompt": "x", "cd": environment.directory, "command": ["gemini"], "agent": "generic" }),
             2,
             "invalid_input",
         ),
-        (json!({ "cd": world.folder, "agent": "generic" }), 2, "invalid_input"),
-        (json!({ "cd": world.folder, "command": ["gemini"], "agent": "gemini" }), 2, "invalid_input"),
-        (json!({ "prompt": "x", "cd": world.folder, "model": "--debug" }), 2, "invalid_input"),
+        (json!({ "cd": environment.directory, "agent": "generic" }), 2, "invalid_input"),
         (
-            json!({ "prompt": "x", "cd": world.folder, "agent": "codex", "output_format": "json" }),
+            json!({ "cd": environment.directory, "command": ["gemini"], "agent": "gemini" }),
+            2,
+            "invalid_input",
+        ),
+        (json!({ "prompt": "x", "cd": environment.directory, "model": "--debug" }), 2, "invalid_input"),
+        (
+            json!({ "prompt": "x", "cd": environment.directory, "agent": "codex", "output_format": "json" }),
             2,
             "invalid_input",
         ),
         (
-            json!({ "prompt": "x", "cd": world.folder, "command": ["/no/such/gemini"], "in_place": true }),
+            json!({ "prompt": "x", "cd": environment.directory, "command": ["/no/such/gemini"], "in_place": true }),
             127,
             "command_not_found",
         ),
         (
-            json!({ "prompt": "x", "cd": world.folder, "agent": "claude", "in_place": true }),
+            json!({ "prompt": "x", "cd": environment.directory, "agent": "claude", "in_place": true }),
             127,
             "command_not_found",
         ),
         // Without a prompt it is a command like any other.
         (
-            json!({ "cd": world.folder, "command": ["/no/such/gemini"], "in_place": true }),
+            json!({ "cd": environment.directory, "command": ["/no/such/gemini"], "in_place": true }),
             127,
             "command_not_found",
         ),
     ];
     for (asked, code, kind) in cases {
-        let answered = exec(&world, "http://127.0.0.1:1", &asked);
+        let answered = exec(&environment, "http://127.0.0.1:1", &asked);
         assert_eq!((answered.code, answered.kind()), (code, kind), "{}", answered.shown());
         assert!(
             answered.result["attempts"].as_array().is_some_and(|all| all.len() <= 1),
@@ -134,9 +138,9 @@ fn bad_requests() {
 /// Any command, without an adapter.
 #[test]
 fn a_command_is_just_run() {
-    let world = one_world();
-    let asked = json!({ "command": ["sh", "-c", "echo out; echo err >&2; exit 3"], "cd": world.folder, "in_place": true, "max_retries": 0 });
-    let answered = exec(&world, "http://127.0.0.1:1", &asked);
+    let environment = one_environment();
+    let asked = json!({ "command": ["sh", "-c", "echo out; echo err >&2; exit 3"], "cd": environment.directory, "in_place": true, "max_retries": 0 });
+    let answered = exec(&environment, "http://127.0.0.1:1", &asked);
     assert_eq!(
         (answered.code, answered.kind(), &answered.result["exit_code"]),
         (1, "upstream_error", &json!(3)),
@@ -151,21 +155,21 @@ fn a_command_is_just_run() {
 #[test]
 fn a_session_is_one_requests_at_a_time() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let slow = Turn::Slow(Duration::from_secs(8), vec![Part::Text("Done at last.".to_string())]);
     let api = Api::plain(vec![Turn::text("Hello."), slow]);
-    let mut asked = request(&gemini, &world, "hello", &json!({ "sandbox": "read-only" }));
-    let first = exec(&world, &api.server.url(""), &asked);
+    let mut asked = request(&gemini, &environment, "hello", &json!({ "sandbox": "read-only" }));
+    let first = exec(&environment, &api.server.url(""), &asked);
     assert_eq!(first.result["success"], true, "{}", first.shown());
     asked["SESSION_ID"] = first.result["SESSION_ID"].clone();
     std::thread::scope(|scope| {
-        let long = scope.spawn(|| exec(&world, &api.server.url(""), &asked));
+        let long = scope.spawn(|| exec(&environment, &api.server.url(""), &asked));
         // The second has begun when its question is there.
         while api.questions().len() < 2 {
             assert!(!long.is_finished(), "it ended before it asked");
             std::thread::sleep(Duration::from_millis(20));
         }
-        let busy = exec(&world, &api.server.url(""), &asked);
+        let busy = exec(&environment, &api.server.url(""), &asked);
         assert_eq!((busy.code, busy.kind()), (2, "session_busy"), "{}", busy.shown());
         assert_eq!(busy.result["attempts"], json!([]));
         let long = long.join().unwrap();
@@ -178,18 +182,18 @@ fn a_session_is_one_requests_at_a_time() {
 #[test]
 fn work_of_the_real_cli_is_not_done_twice() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let turns = vec![
         Turn::shell("echo once >> made"),
         failing(503, "UNAVAILABLE", "Overloaded"),
         Turn::text("This is never asked for."),
     ];
     let api = Api::plain(turns);
-    let asked = request(&gemini, &world, "hello", &json!({ "in_place": true, "max_retries": 3 }));
-    let answered = exec(&world, &api.server.url(""), &asked);
+    let asked = request(&gemini, &environment, "hello", &json!({ "in_place": true, "max_retries": 3 }));
+    let answered = exec(&environment, &api.server.url(""), &asked);
     assert_eq!(answered.kind(), "upstream_error", "{}", answered.shown());
     assert_eq!(answered.result["attempts"].as_array().map(Vec::len), Some(1), "{}", answered.shown());
     let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
     assert!(why.contains("left work behind (1 changed file)"), "{}", answered.shown());
-    assert_eq!(std::fs::read_to_string(world.folder.join("made")).unwrap(), "once\n");
+    assert_eq!(std::fs::read_to_string(environment.directory.join("made")).unwrap(), "once\n");
 }

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Answered, exec};
-use crate::launch::world::{World, one_world, program};
-use crate::support::{make_program, most_memory};
+use crate::support::{TestEnvironment, guard_program, make_program, one_environment, peak_memory};
 
 const INIT: &str = r#"{"type":"init","session_id":"s"}"#;
 const DONE: &str = r#"{"type":"result","status":"success","stats":{}}"#;
@@ -21,24 +20,23 @@ fn script(path: &Path, text: &str) {
 }
 
 /// A request for the agent that this script is.
-fn request(world: &World, text: &str, more: &Value) -> Value {
-    let fake = world.folder.join("gemini");
+fn request(environment: &TestEnvironment, text: &str, more: &Value) -> Value {
+    let fake = environment.directory.join("gemini");
     script(&fake, text);
-    let mut asked =
-        json!({ "prompt": "x", "command": [fake], "cd": world.folder, "in_place": true, "max_retries": 0 });
+    let mut asked = json!({ "prompt": "x", "command": [fake], "cd": environment.directory, "in_place": true, "max_retries": 0 });
     for (name, value) in more.as_object().into_iter().flatten() {
         asked[name] = value.clone();
     }
     asked
 }
 
-fn ask(world: &World, text: &str, more: &Value) -> Answered {
-    exec(world, "http://127.0.0.1:1", &request(world, text, more))
+fn ask(environment: &TestEnvironment, text: &str, more: &Value) -> Answered {
+    exec(environment, "http://127.0.0.1:1", &request(environment, text, more))
 }
 
 #[test]
 fn a_cli_that_breaks_off_or_lies() {
-    let world = one_world();
+    let environment = one_environment();
     for (text, kind, words) in [
         // Before its first line.
         ("exit 3".to_string(), "upstream_error", "exited with code 3"),
@@ -58,7 +56,7 @@ fn a_cli_that_breaks_off_or_lies() {
         ("echo 'it broke' >&2; exit 1".to_string(), "upstream_error", "it broke"),
         ("echo 'API key not valid' >&2; exit 1".to_string(), "auth_error", "API key not valid"),
     ] {
-        let answered = ask(&world, &text, &json!({}));
+        let answered = ask(&environment, &text, &json!({}));
         let shown = || format!("{text}: {}", answered.shown());
         assert_eq!((answered.code, answered.kind()), (1, kind), "{}", shown());
         assert_eq!(answered.result["success"], false, "{}", shown());
@@ -72,9 +70,12 @@ fn a_cli_that_breaks_off_or_lies() {
 /// Of what it printed elsewhere the last twenty lines are told.
 #[test]
 fn its_last_lines() {
-    let world = one_world();
-    let answered =
-        ask(&world, "i=0; while [ $i -lt 50 ]; do i=$((i+1)); echo line $i >&2; done; exit 1", &json!({}));
+    let environment = one_environment();
+    let answered = ask(
+        &environment,
+        "i=0; while [ $i -lt 50 ]; do i=$((i+1)); echo line $i >&2; done; exit 1",
+        &json!({}),
+    );
     let lines = answered.result["error_detail"]["last_lines"].as_array().unwrap();
     assert_eq!((lines.len(), &lines[0], &lines[19]), (20, &json!("line 31"), &json!("line 50")));
 }
@@ -82,16 +83,16 @@ fn its_last_lines() {
 /// Whatever went wrong, the limits that were in force and the retries that were made are said.
 #[test]
 fn every_failure_tells_its_limits() {
-    let world = one_world();
+    let environment = one_environment();
     let limits = json!({ "timeout": 77, "max_duration": 99, "max_retries": 0 });
     let with = |more: Value| {
-        let mut asked = json!({ "cd": world.folder, "in_place": true });
+        let mut asked = json!({ "cd": environment.directory, "in_place": true });
         for (name, value) in limits.as_object().into_iter().chain(more.as_object()).flatten() {
             asked[name] = value.clone();
         }
-        exec(&world, "http://127.0.0.1:1", &asked)
+        exec(&environment, "http://127.0.0.1:1", &asked)
     };
-    let fake = world.folder.join("gemini");
+    let fake = environment.directory.join("gemini");
     script(&fake, "echo why >&2; exit 3");
     for (kind, more) in [
         ("upstream_error", json!({ "command": ["sh", "-c", "echo why >&2; exit 3"] })),
@@ -120,17 +121,17 @@ fn every_failure_tells_its_limits() {
 /// The agent works on a branch: what the user has not committed is not there, and the caller is told.
 #[test]
 fn changes_that_are_left_out_are_said() {
-    let world = one_world();
-    world.outside(
+    let environment = one_environment();
+    environment.run_outside(
         "git init -q -b main app && cd app && git config user.name n && git config user.email e \
                    && echo first > file && git add file && git commit -qm first",
     );
-    let app = world.folder.with_file_name("app");
+    let app = environment.directory.with_file_name("app");
     let asked = json!({ "cd": app, "command": ["cat", "file"] });
-    let answered = exec(&world, "http://127.0.0.1:1", &asked);
+    let answered = exec(&environment, "http://127.0.0.1:1", &asked);
     assert_eq!((answered.code, answered.result.get("notes")), (0, None), "{}", answered.shown());
-    world.outside("echo second >> app/file");
-    let answered = exec(&world, "http://127.0.0.1:1", &asked);
+    environment.run_outside("echo second >> app/file");
+    let answered = exec(&environment, "http://127.0.0.1:1", &asked);
     assert_eq!((answered.code, &answered.result["result"]), (0, &json!("first\n")), "{}", answered.shown());
     let notes = answered.result["notes"].as_array().unwrap();
     assert!(notes.len() == 1 && notes[0].as_str().unwrap().contains("uncommitted"), "{}", answered.shown());
@@ -139,11 +140,11 @@ fn changes_that_are_left_out_are_said() {
 /// Kinds of events that nobody knows and lines that are none are counted, and change nothing.
 #[test]
 fn what_nobody_knows() {
-    let world = one_world();
+    let environment = one_environment();
     let text = format!(
         "echo '{INIT}'; echo '{{\"type\":\"future\",\"x\":[1]}}'; echo '{{\"type\":\"future\"}}'; echo '[]'; echo words; echo '{DONE}'"
     );
-    let answered = ask(&world, &text, &json!({ "return_metrics": true }));
+    let answered = ask(&environment, &text, &json!({ "return_metrics": true }));
     assert_eq!((answered.code, &answered.result["success"]), (0, &json!(true)), "{}", answered.shown());
     let metrics = &answered.result["metrics"];
     assert_eq!((&metrics["unknown_events"], &metrics["unreadable_lines"]), (&json!(2), &json!(2)));
@@ -162,13 +163,13 @@ fn highest(pid: u32) -> u64 {
     let children = read(format!("/proc/{pid}/task/{pid}/children"));
     let guards = children.split_whitespace().filter_map(|child| child.parse::<u32>().ok());
     let is_guard = |child: &u32| read(format!("/proc/{child}/comm")).trim() == "guard";
-    guards.filter(is_guard).map(highest).max().unwrap_or_default().max(most_memory(pid))
+    guards.filter(is_guard).map(highest).max().unwrap_or_default().max(peak_memory(pid))
 }
 
 /// A hundred megabytes: as one line, as many, and beside the stream.
 #[test]
 fn a_flood_in_little_memory() {
-    let world = one_world();
+    let environment = one_environment();
     let line = json!({ "type": "message", "role": "user", "content": "x".repeat(4000) });
     for flood in [
         "head -c 100000000 /dev/zero | tr '\\0' x; echo".to_string(),
@@ -176,8 +177,8 @@ fn a_flood_in_little_memory() {
         "head -c 100000000 /dev/zero | tr '\\0' x >&2".to_string(),
     ] {
         let text = format!("echo '{INIT}'; {flood}; echo '{DONE}'");
-        let asked = request(&world, &text, &json!({ "return_all_messages": true }));
-        let mut command = world.command(program());
+        let asked = request(&environment, &text, &json!({ "return_all_messages": true }));
+        let mut command = environment.command(guard_program());
         command.arg("exec").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (pid, started) = (child.id(), Instant::now());
@@ -198,7 +199,7 @@ fn a_flood_in_little_memory() {
 
 #[test]
 fn a_cli_that_hangs() {
-    let world = one_world();
+    let environment = one_environment();
     let began = Instant::now();
     for (text, limits, kind) in [
         (format!("echo '{INIT}'; sleep 300"), json!({ "timeout": 2, "max_duration": 60 }), "idle_timeout"),
@@ -214,7 +215,7 @@ fn a_cli_that_hangs() {
             "timeout",
         ),
     ] {
-        let answered = ask(&world, &text, &limits);
+        let answered = ask(&environment, &text, &limits);
         assert_eq!((answered.code, answered.kind()), (124, kind), "{text}: {}", answered.shown());
         let detail = &answered.result["error_detail"];
         assert_eq!(
@@ -230,14 +231,14 @@ fn a_cli_that_hangs() {
 /// More memory than the policy allows, where the machine can hold it to that.
 #[test]
 fn a_cli_that_is_killed_for_memory() {
-    let world = one_world();
-    let policy = world.folder.join("little.toml");
+    let environment = one_environment();
+    let policy = environment.directory.join("little.toml");
     let text = "version = 1\nname = \"little\"\nextends = \"strict\"\n[limits]\nmemory_mib = 96\n";
     std::fs::write(&policy, text).unwrap();
     let eats = "exec python3 -c 'x = []\nwhile True: x.append(bytearray(1 << 20))'";
     for script in [eats.to_string(), format!("echo '{INIT}'; ({eats})")] {
         let answered =
-            ask(&world, &script, &json!({ "policy": policy, "max_retries": 1, "max_duration": 60 }));
+            ask(&environment, &script, &json!({ "policy": policy, "max_retries": 1, "max_duration": 60 }));
         if answered.result["enforcement"]["memory_bound"] != true {
             eprintln!("SKIP: no control group that bounds memory can be made here");
             return;
@@ -250,8 +251,8 @@ fn a_cli_that_is_killed_for_memory() {
 }
 
 /// A package of this version, with a program that answers.
-fn package(world: &World, version: &str) -> PathBuf {
-    let folder = world.folder.join(format!("package-{version}"));
+fn package(environment: &TestEnvironment, version: &str) -> PathBuf {
+    let folder = environment.directory.join(format!("package-{version}"));
     script(&folder.join("bundle/gemini"), &format!("echo '{INIT}'; echo '{DONE}'"));
     let text = json!({ "name": "@google/gemini-cli", "version": version }).to_string();
     std::fs::write(folder.join("package.json"), text).unwrap();
@@ -261,11 +262,12 @@ fn package(world: &World, version: &str) -> PathBuf {
 /// The version is read from the package: what is too old is not started, what is newer than any that was tried is.
 #[test]
 fn versions() {
-    let world = one_world();
+    let environment = one_environment();
     let asked = |version: &str| {
-        let fake = package(&world, version);
-        let asked = json!({ "prompt": "x", "command": [fake], "cd": world.folder, "in_place": true });
-        exec(&world, "http://127.0.0.1:1", &asked)
+        let fake = package(&environment, version);
+        let asked =
+            json!({ "prompt": "x", "command": [fake], "cd": environment.directory, "in_place": true });
+        exec(&environment, "http://127.0.0.1:1", &asked)
     };
     for version in ["0.41.2", "0.9.0", "0.41.0-nightly.1"] {
         let old = asked(version);
@@ -291,9 +293,9 @@ fn versions() {
 /// Each try is written down, and the time between them grows.
 #[test]
 fn tries_and_their_pauses() {
-    let world = one_world();
+    let environment = one_environment();
     let began = Instant::now();
-    let answered = ask(&world, "exit 1", &json!({ "max_retries": 3 }));
+    let answered = ask(&environment, "exit 1", &json!({ "max_retries": 3 }));
     assert!(began.elapsed() >= Duration::from_millis(3500));
     let attempts = answered.result["attempts"].as_array().unwrap();
     let mut runs: Vec<&str> = attempts.iter().filter_map(|attempt| attempt["run_id"].as_str()).collect();
@@ -310,20 +312,20 @@ fn tries_and_their_pauses() {
 /// What an attempt has made is not done a second time, and the result says that this is why.
 #[test]
 fn work_that_was_left_is_not_done_twice() {
-    let world = one_world();
-    let repository = world.folder.with_file_name("repository");
-    world.outside("cd repository && git config user.name P && git config user.email p@example.org");
-    let fake = world.folder.join("gemini");
+    let environment = one_environment();
+    let repository = environment.directory.with_file_name("repository");
+    environment.run_outside("cd repository && git config user.name P && git config user.email p@example.org");
+    let fake = environment.directory.join("gemini");
     for (text, in_place, left) in [
         ("echo once >> made; exit 1", true, "1 changed file"),
         ("echo once >> made; exit 1", false, "1 changed file"),
         ("echo once >> made; git add made; git commit -qm made; exit 1", false, "1 commit"),
     ] {
         script(&fake, text);
-        let cd = if in_place { &world.folder } else { &repository };
+        let cd = if in_place { &environment.directory } else { &repository };
         let asked =
             json!({ "prompt": "x", "command": [fake], "cd": cd, "in_place": in_place, "max_retries": 2 });
-        let answered = exec(&world, "http://127.0.0.1:1", &asked);
+        let answered = exec(&environment, "http://127.0.0.1:1", &asked);
         assert_eq!(answered.kind(), "upstream_error", "{text}: {}", answered.shown());
         assert_eq!(
             answered.result["attempts"].as_array().map(Vec::len),
@@ -334,8 +336,8 @@ fn work_that_was_left_is_not_done_twice() {
         let why = answered.result["error_detail"]["not_retried"].as_str().unwrap_or_default();
         assert!(why.contains("left work behind") && why.contains(left), "{text}: {}", answered.shown());
         if in_place {
-            assert_eq!(std::fs::read_to_string(world.folder.join("made")).unwrap(), "once\n");
-            std::fs::remove_file(world.folder.join("made")).unwrap();
+            assert_eq!(std::fs::read_to_string(environment.directory.join("made")).unwrap(), "once\n");
+            std::fs::remove_file(environment.directory.join("made")).unwrap();
         }
     }
 }

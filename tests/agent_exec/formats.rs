@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{exec, request};
-use crate::egress::api::{Api, Part, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::one_world;
+use crate::support::one_environment;
+use crate::support::scripted_api::{Api, Part, Turn};
 
 const FORMATS: [&str; 3] = ["stream-json", "json", "text"];
 
@@ -17,13 +17,14 @@ fn failing(status: u16, reason: &str, message: &str) -> Turn {
 #[test]
 fn an_answer_in_every_format() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     for format in FORMATS {
         let talk = Part::Text("Let me look.".to_string());
         let call = Part::Call("run_shell_command", json!({"command": "echo looked", "description": "look"}));
         let api = Api::plain(vec![Turn::Says(vec![talk, call]), Turn::text("All is well.")]);
         let more = json!({ "output_format": format, "in_place": true, "return_metrics": true });
-        let answered = exec(&world, &api.server.url(""), &request(&gemini, &world, "look", &more));
+        let answered =
+            exec(&environment, &api.server.url(""), &request(&gemini, &environment, "look", &more));
         let result = &answered.result;
         assert_eq!((answered.code, &result["success"]), (0, &json!(true)), "{format}: {}", answered.shown());
         let expected = if format == "text" { "Let me look.\nAll is well." } else { "All is well." };
@@ -46,7 +47,7 @@ fn an_answer_in_every_format() {
 #[test]
 fn a_failure_in_every_format() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let cases: Vec<(Turn, &str, &str)> = vec![
         (failing(400, "INVALID_ARGUMENT", "Bad request"), "invalid_input", "Bad request"),
         (failing(401, "UNAUTHENTICATED", "No such key"), "auth_error", "No such key"),
@@ -65,7 +66,8 @@ fn a_failure_in_every_format() {
         for (turn, kind, words) in &cases {
             let api = Api::plain(vec![turn.clone()]);
             let more = json!({ "output_format": format, "in_place": true, "max_retries": 0 });
-            let answered = exec(&world, &api.server.url(""), &request(&gemini, &world, "hello", &more));
+            let answered =
+                exec(&environment, &api.server.url(""), &request(&gemini, &environment, "hello", &more));
             let shown = || format!("{format}, {turn:?}: {}", answered.shown());
             assert_eq!((answered.kind(), &answered.result["success"]), (*kind, &json!(false)), "{}", shown());
             let detail = &answered.result["error_detail"];
@@ -80,18 +82,18 @@ fn a_failure_in_every_format() {
 #[test]
 fn sessions_need_a_format_that_names_them() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
     let more = json!({ "output_format": "text", "sandbox": "read-only" });
-    let mut asked = request(&gemini, &world, "say a word", &more);
-    let one = exec(&world, &api.server.url(""), &asked);
+    let mut asked = request(&gemini, &environment, "say a word", &more);
+    let one = exec(&environment, &api.server.url(""), &asked);
     assert_eq!(one.result["success"], true, "{}", one.shown());
     asked["SESSION_ID"] = one.result["SESSION_ID"].clone();
     asked["prompt"] = json!("which word?");
-    let refused = exec(&world, &api.server.url(""), &asked);
+    let refused = exec(&environment, &api.server.url(""), &asked);
     assert_eq!((refused.code, refused.kind()), (2, "invalid_input"), "{}", refused.shown());
     asked["output_format"] = json!("json");
-    let two = exec(&world, &api.server.url(""), &asked);
+    let two = exec(&environment, &api.server.url(""), &asked);
     assert_eq!(two.result["result"], "It was plum.", "{}", two.shown());
     assert_eq!(two.result["SESSION_ID"], one.result["SESSION_ID"]);
     let body = api.questions().pop().unwrap().json().to_string();
@@ -102,7 +104,7 @@ fn sessions_need_a_format_that_names_them() {
 #[test]
 fn programs_and_models_by_their_usual_names() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     for (model, asked_for) in [
         (json!("gemini-3-pro"), "gemini-3-pro-preview"),
         (Value::Null, "gemini-3-pro-preview"),
@@ -110,9 +112,9 @@ fn programs_and_models_by_their_usual_names() {
     ] {
         let api = Api::plain(vec![Turn::text("Yes.")]);
         let asked = json!({
-            "command": [gemini.program()], "prompt": "hello", "cd": world.folder, "in_place": true, "model": model,
+            "command": [gemini.program()], "prompt": "hello", "cd": environment.directory, "in_place": true, "model": model,
         });
-        let answered = exec(&world, &api.server.url(""), &asked);
+        let answered = exec(&environment, &api.server.url(""), &asked);
         assert_eq!(
             (&answered.result["result"], &answered.result["tool"]),
             (&json!("Yes."), &json!("gemini")),

@@ -25,7 +25,7 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{World, program};
+use crate::support::{TestEnvironment, guard_program};
 
 /// What `guard exec` made of a request.
 pub(crate) struct Answered {
@@ -46,9 +46,9 @@ impl Answered {
 }
 
 /// A request for the installed CLI.
-pub(crate) fn request(gemini: &Gemini, world: &World, prompt: &str, more: &Value) -> Value {
+pub(crate) fn request(gemini: &Gemini, environment: &TestEnvironment, prompt: &str, more: &Value) -> Value {
     let mut request = json!({
-        "agent": "gemini", "command": [gemini.program()], "prompt": prompt, "cd": world.folder, "model": "gemini-2.5-flash",
+        "agent": "gemini", "command": [gemini.program()], "prompt": prompt, "cd": environment.directory, "model": "gemini-2.5-flash",
     });
     for (name, value) in more.as_object().into_iter().flatten() {
         request[name] = value.clone();
@@ -57,13 +57,17 @@ pub(crate) fn request(gemini: &Gemini, world: &World, prompt: &str, more: &Value
 }
 
 /// Hands a request to `guard exec`, with the API as the user's own environment says it is.
-pub(crate) fn exec(world: &World, url: &str, request: &Value) -> Answered {
-    exec_with(world, &[("GEMINI_API_KEY", "the-key"), ("GOOGLE_GEMINI_BASE_URL", url)], request)
+pub(crate) fn exec(environment: &TestEnvironment, url: &str, request: &Value) -> Answered {
+    exec_with(environment, &[("GEMINI_API_KEY", "the-key"), ("GOOGLE_GEMINI_BASE_URL", url)], request)
 }
 
 /// The same, with these variables of the user.
-pub(crate) fn exec_with(world: &World, variables: &[(&str, &str)], request: &Value) -> Answered {
-    let mut command = world.command(program());
+pub(crate) fn exec_with(
+    environment: &TestEnvironment,
+    variables: &[(&str, &str)],
+    request: &Value,
+) -> Answered {
+    let mut command = environment.command(guard_program());
     command.args(["exec", "--stream-json"]).envs(variables.iter().copied());
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

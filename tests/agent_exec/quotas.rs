@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{Answered, exec, request};
-use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::one_world;
+use crate::support::one_environment;
+use crate::support::scripted_api::{Api, Turn};
 
 fn quota(message: &str, details: &Value) -> Turn {
     let error =
@@ -24,13 +24,13 @@ fn violated(id: &str) -> Value {
 /// The first answer is the quota's; a second would be a success.
 fn ask(turn: Turn, more: &Value) -> Option<Answered> {
     let gemini = Gemini::installed()?;
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![turn, Turn::text("Here I am.")]);
-    let mut asked = request(&gemini, &world, "hello", &json!({ "in_place": true }));
+    let mut asked = request(&gemini, &environment, "hello", &json!({ "in_place": true }));
     for (name, value) in more.as_object().into_iter().flatten() {
         asked[name] = value.clone();
     }
-    Some(exec(&world, &api.server.url(""), &asked))
+    Some(exec(&environment, &api.server.url(""), &asked))
 }
 
 /// Without a time, and with a short one.

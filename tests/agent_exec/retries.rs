@@ -3,17 +3,20 @@
 use serde_json::{Value, json};
 
 use super::{Answered, exec, scripted};
-use crate::launch::world::{World, in_two_worlds, one_world};
+use crate::support::{TestEnvironment, in_two_environments, one_environment};
 
 /// An agent that does something and then fails in a way that may pass.
-fn failing(world: &World, folder: &str, script: &str, more: &Value) -> Answered {
-    let agent =
-        scripted::agent(world, folder, &format!("#!/bin/bash\n{script}\necho Overloaded >&2\nexit 1\n"));
-    let mut asked = scripted::request(world, "x", &json!({ "command": [agent], "max_retries": 2 }));
+fn failing(environment: &TestEnvironment, folder: &str, script: &str, more: &Value) -> Answered {
+    let agent = scripted::agent(
+        environment,
+        folder,
+        &format!("#!/bin/bash\n{script}\necho Overloaded >&2\nexit 1\n"),
+    );
+    let mut asked = scripted::request(environment, "x", &json!({ "command": [agent], "max_retries": 2 }));
     for (name, value) in more.as_object().into_iter().flatten() {
         asked[name] = value.clone();
     }
-    exec(world, "http://127.0.0.1:1", &asked)
+    exec(environment, "http://127.0.0.1:1", &asked)
 }
 
 fn told<'a>(answered: &'a Answered, kind: &str) -> Vec<&'a Value> {
@@ -22,8 +25,8 @@ fn told<'a>(answered: &'a Answered, kind: &str) -> Vec<&'a Value> {
 
 #[test]
 fn every_attempt_is_written_down() {
-    let world = one_world();
-    let answered = failing(&world, "failing", "", &json!({ "in_place": true }));
+    let environment = one_environment();
+    let answered = failing(&environment, "failing", "", &json!({ "in_place": true }));
     assert_eq!((answered.code, answered.kind()), (1, "upstream_error"), "{}", answered.shown());
     let attempts = answered.result["attempts"].as_array().unwrap();
     assert_eq!(attempts.len(), 3, "{}", answered.shown());
@@ -47,16 +50,16 @@ fn every_attempt_is_written_down() {
 /// A second attempt could undo or double what the first one did: it is not made, and that is told.
 #[test]
 fn an_attempt_that_left_work_is_not_repeated() {
-    in_two_worlds(|world| {
-        world.outside("cd repository && git config user.name n && git config user.email e");
-        let repository = json!(world.folder.with_file_name("repository"));
+    in_two_environments(|environment| {
+        environment.run_outside("cd repository && git config user.name n && git config user.email e");
+        let repository = json!(environment.directory.with_file_name("repository"));
         for (name, script, more) in [
             ("a file in the folder itself", "echo x >> left", json!({ "in_place": true })),
             ("a file in a worktree", "echo x >> left", json!({ "cd": repository })),
             ("a commit", "echo x >> left; git add -A; git commit -qm left", json!({ "cd": repository })),
         ] {
-            let answered = failing(world, "leaving", script, &more);
-            let what = || format!("{}: {name}: {}", world.name(), answered.shown());
+            let answered = failing(environment, "leaving", script, &more);
+            let what = || format!("{}: {name}: {}", environment.name(), answered.shown());
             assert_eq!(answered.kind(), "upstream_error", "{}", what());
             let attempts = answered.result["attempts"].as_array().unwrap();
             assert_eq!((attempts.len(), &attempts[0]["left_work"]), (1, &json!(true)), "{}", what());

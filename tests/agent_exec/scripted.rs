@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::{Answered, exec};
-use crate::launch::world::World;
-use crate::support::make_program;
+use crate::support::{TestEnvironment, make_program};
 
 /// Prints the session it was given, runs its prompt, says what that printed, and succeeds.
 const SCRIPT: &str = r#"#!/bin/bash
@@ -24,17 +23,17 @@ printf '{"type":"result","status":"success","stats":{}}\n'
 "#;
 
 /// Puts a script somewhere in a world where its person can start it, under the name of the CLI.
-pub(crate) fn agent(world: &World, folder: &str, script: &str) -> PathBuf {
-    let folder = world.folder.with_file_name(folder);
+pub(crate) fn agent(environment: &TestEnvironment, folder: &str, script: &str) -> PathBuf {
+    let folder = environment.directory.with_file_name(folder);
     let program = folder.join("gemini");
     make_program(&program, script);
     program
 }
 
 /// A policy that has this world's namespaces or does without.
-pub(crate) fn policy(world: &World) -> PathBuf {
-    let namespaces = if world.namespaces { "require" } else { "off" };
-    let path = world.folder.with_file_name("policy.toml");
+pub(crate) fn policy(environment: &TestEnvironment) -> PathBuf {
+    let namespaces = if environment.namespaces { "require" } else { "off" };
+    let path = environment.directory.with_file_name("policy.toml");
     let text = format!(
         "version = 1\nname = \"scripted\"\nextends = \"strict\"\n[sandbox]\noverride = true\nnamespaces = \"{namespaces}\"\n[toolchains]\ndetect = []\n"
     );
@@ -43,10 +42,10 @@ pub(crate) fn policy(world: &World) -> PathBuf {
 }
 
 /// A request for the agent that does what it is told.
-pub(crate) fn request(world: &World, prompt: &str, more: &Value) -> Value {
+pub(crate) fn request(environment: &TestEnvironment, prompt: &str, more: &Value) -> Value {
     let mut request = json!({
-        "agent": "gemini", "command": [agent(world, "scripted", SCRIPT)], "prompt": prompt, "cd": world.folder,
-        "policy": policy(world), "max_retries": 0,
+        "agent": "gemini", "command": [agent(environment, "scripted", SCRIPT)], "prompt": prompt, "cd": environment.directory,
+        "policy": policy(environment), "max_retries": 0,
     });
     for (name, value) in more.as_object().into_iter().flatten() {
         request[name] = value.clone();
@@ -55,6 +54,6 @@ pub(crate) fn request(world: &World, prompt: &str, more: &Value) -> Value {
 }
 
 /// Tells the agent to do something.
-pub(crate) fn tell(world: &World, prompt: &str, more: &Value) -> Answered {
-    exec(world, "http://127.0.0.1:1", &request(world, prompt, more))
+pub(crate) fn tell(environment: &TestEnvironment, prompt: &str, more: &Value) -> Answered {
+    exec(environment, "http://127.0.0.1:1", &request(environment, prompt, more))
 }

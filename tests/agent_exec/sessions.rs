@@ -7,25 +7,27 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Answered, exec, request, scripted};
-use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{World, in_two_worlds, nothing_left, one_world, program};
+use crate::support::scripted_api::{Api, Turn};
+use crate::support::{
+    TestEnvironment, expect_no_process_left, guard_program, in_two_environments, one_environment, wait_until,
+};
 
 #[test]
 fn the_second_turn_carries_the_first() {
     let Some(gemini) = Gemini::installed() else { return };
-    in_two_worlds(|world| {
-        let repository = world.folder.with_file_name("repository");
+    in_two_environments(|environment| {
+        let repository = environment.directory.with_file_name("repository");
         for sandbox in ["read-only", "workspace-write"] {
             let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
-            let mut first = request(&gemini, world, "say a word", &json!({ "sandbox": sandbox }));
+            let mut first = request(&gemini, environment, "say a word", &json!({ "sandbox": sandbox }));
             first["cd"] = json!(repository);
-            let one = exec(world, &api.server.url(""), &first);
+            let one = exec(environment, &api.server.url(""), &first);
             assert_eq!(one.result["success"], true, "{}", one.shown());
             let session = one.result["SESSION_ID"].as_str().unwrap().to_string();
             first["prompt"] = json!("which word?");
             first["SESSION_ID"] = json!(session);
-            let two = exec(world, &api.server.url(""), &first);
+            let two = exec(environment, &api.server.url(""), &first);
             assert_eq!(two.result["success"], true, "{sandbox}: {}", two.shown());
             assert_eq!(two.result["SESSION_ID"], json!(session), "{}", two.shown());
             let last = api.questions().pop().unwrap();
@@ -38,11 +40,11 @@ fn the_second_turn_carries_the_first() {
 #[test]
 fn a_session_that_is_not_there_is_said_to_be_lost() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(Vec::new());
     for id in ["0197f0a0-0000-7000-8000-000000000000", "../../etc", ""] {
-        let asked = request(&gemini, &world, "go on", &json!({ "SESSION_ID": id }));
-        let answered = exec(&world, &api.server.url(""), &asked);
+        let asked = request(&gemini, &environment, "go on", &json!({ "SESSION_ID": id }));
+        let answered = exec(&environment, &api.server.url(""), &asked);
         assert_eq!((answered.code, answered.kind()), (2, "session_lost"), "{}", answered.shown());
     }
     assert!(api.server.requests().is_empty());
@@ -50,7 +52,7 @@ fn a_session_that_is_not_there_is_said_to_be_lost() {
 
 /// A repository with a directory `a/b` in it, its owner's other worktree with the same, and a conversation in the directory.
 struct Scene<'w> {
-    world: &'w World,
+    environment: &'w TestEnvironment,
     cd: String,
     session: String,
 }
@@ -64,25 +66,25 @@ const PREPARE: &str = "cd repository && git config user.name n && git config use
 
 impl<'w> Scene<'w> {
     /// After a first turn in which the agent did this in `a/b` of its worktree.
-    fn after(world: &'w World, first: &str) -> Self {
-        let cd = format!("{}/a/b", world.folder.with_file_name("repository").display());
+    fn after(environment: &'w TestEnvironment, first: &str) -> Self {
+        let cd = format!("{}/a/b", environment.directory.with_file_name("repository").display());
         let prompt = format!("echo work > made; {{ {first}; }} && echo done");
-        let begun = scripted::tell(world, &prompt, &json!({ "cd": cd }));
+        let begun = scripted::tell(environment, &prompt, &json!({ "cd": cd }));
         // What it was told to do it could do.
         assert_eq!(begun.result["result"], "done", "{first}: {}", begun.shown());
         assert_eq!(begun.result["worktree"]["kept"], true, "{first}: {}", begun.shown());
         let session = begun.result["SESSION_ID"].as_str().unwrap().to_string();
-        Self { world, cd, session }
+        Self { environment, cd, session }
     }
 
     fn next(&self, prompt: &str) -> Answered {
-        scripted::tell(self.world, prompt, &json!({ "cd": self.cd, "SESSION_ID": self.session }))
+        scripted::tell(self.environment, prompt, &json!({ "cd": self.cd, "SESSION_ID": self.session }))
     }
 
     /// Where its work is.
     fn worktree(&self) -> String {
         let name = format!("repository-session-{}", &self.session[self.session.len() - 12..]);
-        self.world.folder.with_file_name(".worktrees").join(name).to_string_lossy().into_owned()
+        self.environment.directory.with_file_name(".worktrees").join(name).to_string_lossy().into_owned()
     }
 }
 
@@ -90,10 +92,10 @@ impl<'w> Scene<'w> {
 /// worktree, not into the user's own, not onto their branches.
 #[test]
 fn a_folder_that_became_a_link_leads_nowhere() {
-    in_two_worlds(|world| {
-        world.outside(PREPARE);
-        let before = world.outside(WITNESS);
-        let at = |name: &str| world.folder.with_file_name(name).display().to_string();
+    in_two_environments(|environment| {
+        environment.run_outside(PREPARE);
+        let before = environment.run_outside(WITNESS);
+        let at = |name: &str| environment.directory.with_file_name(name).display().to_string();
         let (repository, project) = (at("repository"), at("project"));
         let attacks = [
             ("the folder itself", format!("cd ..; mv b c; ln -s {project}/a/b b")),
@@ -114,10 +116,10 @@ fn a_folder_that_became_a_link_leads_nowhere() {
             ),
         ];
         for (name, attack) in attacks {
-            let scene = Scene::after(world, &attack);
+            let scene = Scene::after(environment, &attack);
             let next = scene.next("pwd -P; echo planted > planted; git add -A; git commit -qm planted");
-            let what = || format!("{}: {name}: {}", world.name(), next.shown());
-            assert_eq!(before, world.outside(WITNESS), "{}", what());
+            let what = || format!("{}: {name}: {}", environment.name(), next.shown());
+            assert_eq!(before, environment.run_outside(WITNESS), "{}", what());
             // Refused, or at work where it was.
             let worked_in = next.result["result"].as_str().unwrap_or_default().to_string();
             let is_home = worked_in.starts_with(&scene.worktree());
@@ -135,8 +137,8 @@ type Change = fn(&Scene<'_>) -> String;
 /// What the user does with a worktree is theirs to do; the conversation is lost then, and never goes on in something else.
 #[test]
 fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
-    in_two_worlds(|world| {
-        world.outside(PREPARE);
+    in_two_environments(|environment| {
+        environment.run_outside(PREPARE);
         let changes: [(&str, Change); 7] = [
             ("removed", |scene| {
                 format!("git -C repository worktree remove --force --force {}", scene.worktree())
@@ -156,12 +158,12 @@ fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
             }),
         ];
         for (name, change) in changes {
-            let scene = Scene::after(world, "git add -A; git commit -qm first");
-            world.outside(&change(&scene));
-            let before = world.outside(WITNESS);
+            let scene = Scene::after(environment, "git add -A; git commit -qm first");
+            environment.run_outside(&change(&scene));
+            let before = environment.run_outside(WITNESS);
             let next = scene.next("echo planted > planted; git add -A; git commit -qm planted");
             assert_eq!((next.code, next.kind()), (2, "session_lost"), "{name}: {}", next.shown());
-            assert_eq!(before, world.outside(WITNESS), "{name}");
+            assert_eq!(before, environment.run_outside(WITNESS), "{name}");
         }
     });
 }
@@ -169,33 +171,33 @@ fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
 /// The directory of the conversation is another one now.
 #[test]
 fn a_folder_that_is_another_has_no_session() {
-    let world = one_world();
-    world.outside(PREPARE);
+    let environment = one_environment();
+    environment.run_outside(PREPARE);
     for change in [
         "mv repository away && git init -q -b main repository && mkdir -p repository/a/b && cd repository \
          && git -c user.name=n -c user.email=e commit -q --allow-empty -m other",
         "rm -rf repository && mkdir -p elsewhere/a/b && ln -s elsewhere repository",
     ] {
-        let scene = Scene::after(&world, "true");
-        world.outside(change);
+        let scene = Scene::after(&environment, "true");
+        environment.run_outside(change);
         let next = scene.next("pwd");
         assert_eq!((next.code, next.kind()), (2, "session_lost"), "{change}: {}", next.shown());
-        world.outside("if test -d away; then rm -rf repository && mv away repository; fi");
+        environment.run_outside("if test -d away; then rm -rf repository && mv away repository; fi");
     }
 }
 
 /// Work, files of the home and the branch are there in the next turn; a directory with nothing new in it is made anew.
 #[test]
 fn a_turn_finds_what_the_last_one_left() {
-    in_two_worlds(|world| {
-        world.outside(PREPARE);
+    in_two_environments(|environment| {
+        environment.run_outside(PREPARE);
         let scene = Scene::after(
-            world,
+            environment,
             "mkdir -p ~/.gemini/tmp; echo kept > ~/.gemini/tmp/note; echo gone > ~/other",
         );
         let next = scene.next("cat made ~/.gemini/tmp/note; ls ~/other; git add -A; git commit -qm two; git branch --show-current");
         let said = next.result["result"].as_str().unwrap_or_default();
-        assert!(said.starts_with("work kept ls: cannot access"), "{}: {}", world.name(), next.shown());
+        assert!(said.starts_with("work kept ls: cannot access"), "{}: {}", environment.name(), next.shown());
         assert!(
             said.ends_with(&format!("task/session-{}", &scene.session[scene.session.len() - 12..])),
             "{said}"
@@ -205,10 +207,10 @@ fn a_turn_finds_what_the_last_one_left() {
         assert_eq!(third.result["result"], "two work", "{}", third.shown());
         // A conversation that changed nothing has no worktree to go on in, and gets a new one at the same place.
         let more = json!({ "cd": scene.cd });
-        let talk = scripted::tell(world, "pwd -P", &more);
+        let talk = scripted::tell(environment, "pwd -P", &more);
         assert_eq!(talk.result["worktree"]["kept"], false, "{}", talk.shown());
         let again = scripted::tell(
-            world,
+            environment,
             "pwd -P",
             &json!({ "cd": scene.cd, "SESSION_ID": talk.result["SESSION_ID"] }),
         );
@@ -220,15 +222,15 @@ fn a_turn_finds_what_the_last_one_left() {
 /// An agent that calls its session something else: the result has guard's own id, and the next turn is not taken for it.
 #[test]
 fn the_id_of_a_session_is_guards_own() {
-    let world = one_world();
+    let environment = one_environment();
     let lines = "#!/bin/sh\necho '{\"type\":\"init\",\"session_id\":\"its-own\"}'\necho '{\"type\":\"result\",\"status\":\"success\"}'\n";
-    let asked = json!({ "agent": "gemini", "command": [scripted::agent(&world, "other", lines)], "prompt": "x", "cd": world.folder, "in_place": true });
-    let one = exec(&world, "http://127.0.0.1:1", &asked);
+    let asked = json!({ "agent": "gemini", "command": [scripted::agent(&environment, "other", lines)], "prompt": "x", "cd": environment.directory, "in_place": true });
+    let one = exec(&environment, "http://127.0.0.1:1", &asked);
     let id = one.result["SESSION_ID"].as_str().unwrap();
     assert!(one.result["success"] == true && id.len() == 36, "{}", one.shown());
     let mut next = asked.clone();
     next["SESSION_ID"] = json!(id);
-    let two = exec(&world, "http://127.0.0.1:1", &next);
+    let two = exec(&environment, "http://127.0.0.1:1", &next);
     assert_eq!(
         (two.code, two.kind(), &two.result["SESSION_ID"]),
         (2, "session_lost", &json!(id)),
@@ -237,41 +239,34 @@ fn the_id_of_a_session_is_guards_own() {
     );
 }
 
-fn started(world: &World, asked: &Value) -> std::process::Child {
-    let mut command = world.command(program());
-    command.args(["exec", "--request"]).arg(world.folder.with_file_name("request.json"));
-    std::fs::write(world.folder.with_file_name("request.json"), asked.to_string()).unwrap();
+fn started(environment: &TestEnvironment, asked: &Value) -> std::process::Child {
+    let mut command = environment.command(guard_program());
+    command.args(["exec", "--request"]).arg(environment.directory.with_file_name("request.json"));
+    std::fs::write(environment.directory.with_file_name("request.json"), asked.to_string()).unwrap();
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// One request at a time; and one whose guard was killed in the middle leaves a conversation that goes on.
 #[test]
 fn a_session_is_busy_and_survives_its_guard() {
-    let world = one_world();
-    world.outside(PREPARE);
-    let scene = Scene::after(&world, "true");
-    let mark = crate::launch::world::mark();
+    let environment = one_environment();
+    environment.run_outside(PREPARE);
+    let scene = Scene::after(&environment, "true");
+    let mark = crate::support::unique_mark();
     let prompt = format!("echo here > ../../here; env {mark} sleep 600");
-    let asked = scripted::request(&world, &prompt, &json!({ "cd": scene.cd, "SESSION_ID": scene.session }));
-    let mut child = started(&world, &asked);
+    let asked =
+        scripted::request(&environment, &prompt, &json!({ "cd": scene.cd, "SESSION_ID": scene.session }));
+    let mut child = started(&environment, &asked);
     let here = Path::new(&scene.worktree()).join("here");
-    until("the agent works", || here.exists());
+    wait_until("the agent works", || here.exists());
     let busy = scene.next("true");
     assert_eq!((busy.code, busy.kind()), (2, "session_busy"), "{}", busy.shown());
     child.kill().unwrap();
     child.wait().unwrap();
-    nothing_left(&mark, Duration::from_secs(20));
+    expect_no_process_left(&mark, Duration::from_secs(20));
     let mut next = scene.next("cat ../../here made");
     // The run that lost its guard gives its worktree back first.
-    until("the worktree is free", || {
+    wait_until("the worktree is free", || {
         if next.kind() == "session_busy" {
             next = scene.next("cat ../../here made");
         }

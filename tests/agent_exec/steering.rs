@@ -7,10 +7,9 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{exec, request};
-use crate::egress::api::{Api, Part, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{World, in_two_worlds, must, one_world};
-use crate::support::Scratch;
+use crate::support::scripted_api::{Api, Part, Turn};
+use crate::support::{Scratch, TestEnvironment, in_two_environments, one_environment, run_tool};
 
 /// What planted things would make.
 const MADE: [&str; 7] = [
@@ -28,12 +27,12 @@ const TOLD: [&str; 4] =
     ["steered by a system prompt", "steered by a context file", "planted-skill", "steered by a command"];
 
 /// A copy of a planted repository, whose things lead to this server.
-fn plant(world: &World, name: &str, server: &str) -> PathBuf {
+fn plant(environment: &TestEnvironment, name: &str, server: &str) -> PathBuf {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/steering").join(name);
-    let folder = world.folder.join(name);
-    must("cp", &["-R".as_ref(), from.as_ref(), folder.as_ref()]);
+    let folder = environment.directory.join(name);
+    run_tool("cp", &["-R".as_ref(), from.as_ref(), folder.as_ref()]);
     fill(&folder, &[("@FOLDER@", folder.to_str().unwrap()), ("@SERVER@", server)]);
-    world.give(&folder);
+    environment.give_to_user(&folder);
     folder
 }
 
@@ -67,8 +66,8 @@ fn turns() -> Vec<Turn> {
 }
 
 /// The CLI as people start it, in a directory that they trust: with its key, and without anything of guard's.
-fn plain(gemini: &Gemini, world: &World, folder: &Path, prompt: &str) -> Command {
-    let home = world.temporary().join("home");
+fn plain(gemini: &Gemini, environment: &TestEnvironment, folder: &Path, prompt: &str) -> Command {
+    let home = environment.temporary_directory().join("home");
     std::fs::create_dir_all(home.join(".gemini")).unwrap();
     let settings = json!({
         "security": {"auth": {"selectedType": "gemini-api-key"}},
@@ -76,7 +75,7 @@ fn plain(gemini: &Gemini, world: &World, folder: &Path, prompt: &str) -> Command
         "general": {"enableAutoUpdate": false, "maxAttempts": 1},
     });
     std::fs::write(home.join(".gemini/settings.json"), settings.to_string()).unwrap();
-    let mut command = world.command(gemini.program());
+    let mut command = environment.command(gemini.program());
     command
         .args([&format!("--prompt={prompt}"), "--yolo", "-o", "stream-json", "-m", "gemini-2.5-flash"])
         .env("HOME", &home)
@@ -92,42 +91,42 @@ fn plain(gemini: &Gemini, world: &World, folder: &Path, prompt: &str) -> Command
 #[test]
 fn a_cli_that_nobody_guards_is_steered() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let thief = Api::plain(turns());
-    let folder = plant(&world, "planted", &thief.server.url(""));
-    let ran = world.finish(plain(&gemini, &world, &folder, "/planted"), b"");
-    let shown = || format!("{}\n{}", String::from_utf8_lossy(&ran.output), ran.error);
+    let folder = plant(&environment, "planted", &thief.server.url(""));
+    let outcome = environment.run_to_end(plain(&gemini, &environment, &folder, "/planted"), b"");
+    let shown = || format!("{}\n{}", String::from_utf8_lossy(&outcome.output), outcome.error);
     assert_eq!(made(&folder), MADE, "{}", shown());
     assert_eq!(told(&thief), [&TOLD[..], &["a header"]].concat(), "{}", shown());
     assert!(thief.questions().iter().all(|question| question.header("x-goog-api-key") == Some("the-key")));
 
     let thief = Api::plain(turns());
-    let folder = plant(&world, "variables", &thief.server.url(""));
-    let ran = world.finish(plain(&gemini, &world, &folder.join("inner"), "hello"), b"");
-    assert_eq!(made(&folder), ["made-by-shell"], "{ran:?}");
-    assert_eq!(told(&thief), [TOLD[0], "a header"], "{ran:?}");
+    let folder = plant(&environment, "variables", &thief.server.url(""));
+    let outcome = environment.run_to_end(plain(&gemini, &environment, &folder.join("inner"), "hello"), b"");
+    assert_eq!(made(&folder), ["made-by-shell"], "{outcome:?}");
+    assert_eq!(told(&thief), [TOLD[0], "a header"], "{outcome:?}");
 
     let thief = Api::plain(turns());
-    let folder = plant(&world, "proxy", &thief.server.url(""));
-    let mut command = plain(&gemini, &world, &folder, "hello");
+    let folder = plant(&environment, "proxy", &thief.server.url(""));
+    let mut command = plain(&gemini, &environment, &folder, "hello");
     command.env_remove("NO_PROXY").env("GOOGLE_GEMINI_BASE_URL", "http://api.invalid");
-    let ran = world.finish(command, b"");
-    assert!(!thief.server.requests().is_empty(), "{ran:?}");
+    let outcome = environment.run_to_end(command, b"");
+    assert!(!thief.server.requests().is_empty(), "{outcome:?}");
 }
 
 /// None of it does with guard; and what looks like a command arrives as what it is: words.
 #[test]
 fn a_guarded_cli_is_not() {
     let Some(gemini) = Gemini::installed() else { return };
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         for (name, place) in [("planted", "."), ("planted", "inner"), ("variables", "inner"), ("proxy", ".")]
         {
             let (api, thief) = (Api::plain(turns()), Api::plain(turns()));
-            let folder = plant(world, name, &thief.server.url(""));
-            let mut asked = request(&gemini, world, "/planted", &json!({ "in_place": true }));
+            let folder = plant(environment, name, &thief.server.url(""));
+            let mut asked = request(&gemini, environment, "/planted", &json!({ "in_place": true }));
             asked["cd"] = json!(folder.join(place).canonicalize().unwrap());
-            let answered = exec(world, &api.server.url(""), &asked);
-            let shown = || format!("{}, {name}/{place}: {}", world.name(), answered.shown());
+            let answered = exec(environment, &api.server.url(""), &asked);
+            let shown = || format!("{}, {name}/{place}: {}", environment.name(), answered.shown());
             assert_eq!(answered.result["result"], "Fine.", "{}", shown());
             assert_eq!(made(&folder), [""; 0], "{}", shown());
             assert_eq!(told(&api), [""; 0], "{}", shown());
@@ -152,7 +151,7 @@ fn said(api: &Api) -> String {
 #[test]
 fn variables_that_are_set_are_the_second_wall() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let adapter = guard::agent::named("gemini").unwrap();
     let asked = adapter
         .invocation(&guard::agent::InvocationSpec { yolo: true, ..guard::agent::InvocationSpec::default() });
@@ -161,18 +160,22 @@ fn variables_that_are_set_are_the_second_wall() {
     settings["advanced"]["ignoreLocalEnv"] = json!(false);
     for (walls, expected) in [(true, vec![]), (false, vec![TOLD[0], "a header"])] {
         let (api, thief) = (Api::plain(turns()), Api::plain(turns()));
-        let folder = plant(&world, "planted", &thief.server.url(""));
-        let mut command = plain(&gemini, &world, &folder, "hello");
-        std::fs::write(world.temporary().join("home/.gemini/settings.json"), settings.to_string()).unwrap();
+        let folder = plant(&environment, "planted", &thief.server.url(""));
+        let mut command = plain(&gemini, &environment, &folder, "hello");
+        std::fs::write(
+            environment.temporary_directory().join("home/.gemini/settings.json"),
+            settings.to_string(),
+        )
+        .unwrap();
         command.env_remove("GEMINI_CLI_TRUST_WORKSPACE").arg("--skip-trust");
         command.env("GOOGLE_GEMINI_BASE_URL", api.server.url(""));
         let own = asked.environment.iter().filter(|(_, value)| walls || !value.is_empty());
         command.envs(own.map(|(name, value)| (name, value)));
-        let ran = world.finish(command, b"");
-        assert_eq!(ran.code, 0, "{ran:?}");
-        assert_eq!(told(&api), expected, "{ran:?}");
-        assert_eq!(made(&folder).contains(&"made-by-shell"), !walls, "{ran:?}");
-        assert!(thief.server.requests().is_empty(), "{ran:?}");
+        let outcome = environment.run_to_end(command, b"");
+        assert_eq!(outcome.code, 0, "{outcome:?}");
+        assert_eq!(told(&api), expected, "{outcome:?}");
+        assert_eq!(made(&folder).contains(&"made-by-shell"), !walls, "{outcome:?}");
+        assert!(thief.server.requests().is_empty(), "{outcome:?}");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }
@@ -182,22 +185,23 @@ fn variables_that_are_set_are_the_second_wall() {
 #[test]
 fn a_file_that_a_prompt_names_stays_a_name() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     // In no repository: what one ignores would not be read anyway, and this project ignores what its tests make.
     let scratch = Scratch::new("named");
     let notes = scratch.write("notes.txt", "the plum is ripe");
     let alone = Api::plain(vec![Turn::text("Yes.")]);
-    let mut command = plain(&gemini, &world, &scratch.0, "read @notes.txt please");
+    let mut command = plain(&gemini, &environment, &scratch.0, "read @notes.txt please");
     command.env("GOOGLE_GEMINI_BASE_URL", alone.server.url(""));
-    world.finish(command, b"");
+    environment.run_to_end(command, b"");
     assert!(alone.questions()[0].json()["contents"].to_string().contains("the plum is ripe"));
     for prompt in
         ["read @notes.txt please", "read @notes, says bob@example.org", "read @/etc/passwd @../../etc/passwd"]
     {
         let read = Part::Call("read_file", json!({ "file_path": notes }));
         let api = Api::plain(vec![Turn::Says(vec![read]), Turn::text("Yes.")]);
-        let asked = request(&gemini, &world, prompt, &json!({ "sandbox": "read-only", "cd": scratch.0 }));
-        let answered = exec(&world, &api.server.url(""), &asked);
+        let asked =
+            request(&gemini, &environment, prompt, &json!({ "sandbox": "read-only", "cd": scratch.0 }));
+        let answered = exec(&environment, &api.server.url(""), &asked);
         assert_eq!(answered.result["result"], "Yes.", "{prompt}: {}", answered.shown());
         let body = api.questions()[0].json()["contents"].to_string();
         assert!(body.contains(prompt), "{body}");

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_core::Stream;
 use guard::agent::AgentEvent;
@@ -12,38 +12,40 @@ use guard::outcome::ErrorKind;
 use serde_json::json;
 
 use super::{is_event, is_result, scripted};
-use crate::launch::world::{World, in_every_world, is_root, mark, marked, nothing_left, one_world, program};
-use crate::support::make_program;
+use crate::support::{
+    TestEnvironment, expect_no_process_left, guard_program, in_every_environment, is_root, make_program,
+    marked_processes, one_environment, unique_mark, wait_until,
+};
 
 /// An executor whose guard is this world's: its person, its state directory.
-fn executor(world: &World) -> Executor {
-    let folder = world.folder.with_file_name("library");
+fn executor(environment: &TestEnvironment) -> Executor {
+    let folder = environment.directory.with_file_name("library");
     std::fs::create_dir_all(&folder).unwrap();
     let variables = [
-        ("PATH", world.person.path.clone()),
-        ("HOME", world.person.home.display().to_string()),
-        ("XDG_STATE_HOME", world.runs().ancestors().nth(2).unwrap().display().to_string()),
-        ("TMPDIR", world.temporary().display().to_string()),
+        ("PATH", environment.user.path.clone()),
+        ("HOME", environment.user.home.display().to_string()),
+        ("XDG_STATE_HOME", environment.runs_directory().ancestors().nth(2).unwrap().display().to_string()),
+        ("TMPDIR", environment.temporary_directory().display().to_string()),
         ("LANG", "C.UTF-8".to_string()),
         ("GEMINI_API_KEY", "the-key-of-the-tests".to_string()),
     ];
     let variables: String = variables.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
-    let script = format!("#!/bin/sh\nexec env -i {variables} '{}' \"$@\"\n", program().display());
+    let script = format!("#!/bin/sh\nexec env -i {variables} '{}' \"$@\"\n", guard_program().display());
     let guard = folder.join("guard");
     make_program(&guard, script);
     Executor { guard, sessions: folder.join("sessions"), log: Vec::new() }
 }
 
-fn request(world: &World, prompt: &str) -> ExecRequest {
-    let asked = scripted::request(world, prompt, &json!({ "in_place": true }));
+fn request(environment: &TestEnvironment, prompt: &str) -> ExecRequest {
+    let asked = scripted::request(environment, prompt, &json!({ "in_place": true }));
     ExecRequest::from_json(&asked.to_string()).unwrap()
 }
 
 /// A program that prints lines as the CLI does.
-fn printing(world: &World, script: &str) -> ExecRequest {
+fn printing(environment: &TestEnvironment, script: &str) -> ExecRequest {
     let script = format!("#!/bin/sh\n{script}\necho '{{\"type\":\"result\",\"status\":\"success\"}}'\n");
-    let program: PathBuf = scripted::agent(world, "printing", &script);
-    ExecRequest { command: vec![program.display().to_string()], ..request(world, "x") }
+    let program: PathBuf = scripted::agent(environment, "printing", &script);
+    ExecRequest { command: vec![program.display().to_string()], ..request(environment, "x") }
 }
 
 fn check(event: &AgentEvent) {
@@ -56,12 +58,12 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 
 #[test]
 fn events_come_while_it_runs_and_the_result_in_the_end() {
-    let world = one_world();
+    let environment = one_environment();
     let message = r#"echo '{"type":"message","role":"assistant","content":"early"}'"#;
-    let asked = printing(&world, &format!("{message}\nuntil test -e go; do sleep 0.05; done"));
-    let go = world.folder.join("go");
+    let asked = printing(&environment, &format!("{message}\nuntil test -e go; do sleep 0.05; done"));
+    let go = environment.directory.join("go");
     // Without a runtime.
-    let mut running = executor(&world).start(asked.clone());
+    let mut running = executor(&environment).start(asked.clone());
     let mut events = running.events();
     let early = events.by_ref().inspect(check).find(|event| event.event_type == "agent.message").unwrap();
     assert_eq!((early.message.as_str(), go.exists()), ("early", false));
@@ -74,7 +76,7 @@ fn events_come_while_it_runs_and_the_result_in_the_end() {
     is_result(&serde_json::to_value(&result).unwrap());
     // As a stream, and as one on the heap that ends with the result.
     let result: ExecResult = block_on(async {
-        let mut running = executor(&world).start(asked.clone());
+        let mut running = executor(&environment).start(asked.clone());
         let mut kinds = Vec::new();
         while let Some(event) = poll_fn(|context| Pin::new(&mut running).poll_next(context)).await {
             kinds.push(event.event_type);
@@ -84,7 +86,7 @@ fn events_come_while_it_runs_and_the_result_in_the_end() {
     });
     assert!(result.run.success);
     let last = block_on(async {
-        let mut stream = executor(&world).start(asked).boxed();
+        let mut stream = executor(&environment).start(asked).boxed();
         let mut last = None;
         while let Some(event) = poll_fn(|context| stream.as_mut().poll_next(context)).await {
             last = Some(event);
@@ -104,30 +106,22 @@ fn stubborn(mark: &str) -> String {
     )
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn dropping_it_ends_everything() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         // A library is whoever uses it: the person these tests began as.
-        if is_root() && world.person.name != "root" {
+        if is_root() && environment.user.name != "root" {
             return;
         }
-        let mark = mark();
-        let running = executor(world).start(request(world, &stubborn(&mark)));
-        let begun = world.folder.join("begun");
-        until("the agent works", || begun.exists() && marked(&mark).len() >= 3);
+        let mark = unique_mark();
+        let running = executor(environment).start(request(environment, &stubborn(&mark)));
+        let begun = environment.directory.join("begun");
+        wait_until("the agent works", || begun.exists() && marked_processes(&mark).len() >= 3);
         drop(running);
-        nothing_left(&mark, Duration::from_secs(30));
+        expect_no_process_left(&mark, Duration::from_secs(30));
         // Nothing of guard's is left either.
-        let own = world.folder.with_file_name("library");
-        until("guard has ended", || !is_anybody_there(&own));
+        let own = environment.directory.with_file_name("library");
+        wait_until("guard has ended", || !is_anybody_there(&own));
     });
 }
 
@@ -142,26 +136,26 @@ fn is_anybody_there(folder: &Path) -> bool {
 
 #[test]
 fn one_that_is_dropped_or_cancelled_at_once_leaves_nothing() {
-    let world = one_world();
-    world.outside("cd repository && git config user.name n && git config user.email e");
-    let before = world.outside("git -C repository worktree list; git -C repository branch");
+    let environment = one_environment();
+    environment.run_outside("cd repository && git config user.name n && git config user.email e");
+    let before = environment.run_outside("git -C repository worktree list; git -C repository branch");
     for pause in [0, 3, 10, 30, 100] {
-        let mark = mark();
+        let mark = unique_mark();
         let prompt = stubborn(&mark);
         let asked = ExecRequest {
-            cd: world.folder.with_file_name("repository"),
+            cd: environment.directory.with_file_name("repository"),
             in_place: false,
-            ..request(&world, &prompt)
+            ..request(&environment, &prompt)
         };
-        let running = executor(&world).start(asked);
+        let running = executor(&environment).start(asked);
         std::thread::sleep(Duration::from_millis(pause));
         running.cancel();
         let result = running.wait();
         assert_eq!(result.run.error_kind, Some(ErrorKind::Cancelled), "{pause}: {result:?}");
         is_result(&serde_json::to_value(&result).unwrap());
-        nothing_left(&mark, Duration::from_secs(10));
+        expect_no_process_left(&mark, Duration::from_secs(10));
         if result.run.worktree.as_ref().is_some_and(|worktree| worktree.kept) {
-            world.outside(&format!(
+            environment.run_outside(&format!(
                 "git -C repository worktree remove --force --force {} && git -C repository branch -D {}",
                 result.run.worktree.as_ref().unwrap().path,
                 result.run.worktree.as_ref().unwrap().branch
@@ -169,7 +163,7 @@ fn one_that_is_dropped_or_cancelled_at_once_leaves_nothing() {
         }
         assert_eq!(
             before,
-            world.outside("git -C repository worktree list; git -C repository branch"),
+            environment.run_outside("git -C repository worktree list; git -C repository branch"),
             "{pause}"
         );
     }
@@ -179,13 +173,13 @@ fn one_that_is_dropped_or_cancelled_at_once_leaves_nothing() {
 #[test]
 fn a_slow_reader_slows_nobody() {
     const LINES: u64 = 20_000;
-    let world = one_world();
+    let environment = one_environment();
     let line = r#"{"type":"message","role":"assistant","content":"word "}"#;
-    let asked = printing(&world, &format!("yes '{line}' | head -n {LINES}; touch printed"));
-    let printed = world.folder.join("printed");
-    let mut running = executor(&world).start(asked);
+    let asked = printing(&environment, &format!("yes '{line}' | head -n {LINES}; touch printed"));
+    let printed = environment.directory.join("printed");
+    let mut running = executor(&environment).start(asked);
     // Not one event has been read, and it is done.
-    until("the agent has printed everything", || printed.exists());
+    wait_until("the agent has printed everything", || printed.exists());
     let mut kept = 0;
     let mut missing = 0;
     for event in running.events() {

@@ -11,9 +11,9 @@ use crate::agent_exec::agents::{Cli, KEY as KEY_OF_CLIS};
 use crate::agent_exec::claude::CLAUDE;
 use crate::agent_exec::codex::CODEX;
 use crate::docs::{blocks, readme_and_pages};
-use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{Ran, World, in_two_worlds, one_world, program};
+use crate::support::scripted_api::{Api, Turn};
+use crate::support::{RunOutcome, TestEnvironment, guard_program, in_two_environments, one_environment};
 
 /// Command lines of the README and the book that hold all of these words, each once, without the comment behind them.
 fn documented_lines(words: &[&str]) -> Vec<String> {
@@ -35,24 +35,24 @@ const KEY: &str = "the newcomer's key";
 
 /// Somebody who has just installed guard.
 struct Newcomer<'w> {
-    world: &'w World,
+    environment: &'w TestEnvironment,
     home: PathBuf,
     app: PathBuf,
 }
 
 impl<'w> Newcomer<'w> {
-    fn new(world: &'w World) -> Self {
-        let root = world.folder.parent().unwrap();
+    fn new(environment: &'w TestEnvironment) -> Self {
+        let root = environment.directory.parent().unwrap();
         let (home, app) = (root.join("newcomer"), root.join("app"));
-        world.outside(
+        environment.run_outside(
             "mkdir newcomer && git init -q -b main app && cd app && git config user.name n && git config user.email e \
              && echo first > README && git add README && git commit -qm first",
         );
-        Self { world, home, app }
+        Self { environment, home, app }
     }
 
     /// A line typed at a shell in the repository, with an API at this address and a key for it.
-    fn types(&self, line: &str, api: Option<&str>) -> Ran {
+    fn types(&self, line: &str, api: Option<&str>) -> RunOutcome {
         let variables = api.map(|api| [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", api)]);
         self.types_with(line, &Gemini::folder(), variables.iter().flatten().copied())
     }
@@ -63,9 +63,9 @@ impl<'w> Newcomer<'w> {
         line: &str,
         tools: &Path,
         variables: impl Iterator<Item = (&'v str, &'v str)>,
-    ) -> Ran {
-        let mut shell: Command = self.world.command("bash");
-        let path = [program().parent().unwrap(), &tools.join("node_modules/.bin")];
+    ) -> RunOutcome {
+        let mut shell: Command = self.environment.command("bash");
+        let path = [guard_program().parent().unwrap(), &tools.join("node_modules/.bin")];
         let path = std::env::join_paths(
             path.iter()
                 .map(|at| at.to_path_buf())
@@ -80,18 +80,22 @@ impl<'w> Newcomer<'w> {
             .env_remove("XDG_STATE_HOME")
             .env_remove("TMPDIR");
         shell.envs(variables);
-        self.world.finish(shell, b"")
+        self.environment.run_to_end(shell, b"")
     }
 
     /// What git says of the repository.
     fn git(&self, arguments: &str) -> String {
-        self.world.outside(&format!("git -C app {arguments}"))
+        self.environment.run_outside(&format!("git -C app {arguments}"))
     }
 }
 
 /// Without namespaces the option has to be added; otherwise the line is typed as it stands.
-fn for_world(world: &World, line: &str) -> String {
-    if world.namespaces { line.to_string() } else { line.replace("guard run", "guard run --namespaces off") }
+fn for_environment(environment: &TestEnvironment, line: &str) -> String {
+    if environment.namespaces {
+        line.to_string()
+    } else {
+        line.replace("guard run", "guard run --namespaces off")
+    }
 }
 
 #[test]
@@ -100,9 +104,9 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
         return;
     }
     let lines = documented_lines(&["guard run", "-- gemini -p"]);
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         for line in &lines {
-            let newcomer = Newcomer::new(world);
+            let newcomer = Newcomer::new(environment);
             let api = Api::plain(vec![
                 Turn::write("toggle.txt", "dark\n"),
                 Turn::shell("grep -q dark toggle.txt && echo tests pass"),
@@ -110,14 +114,14 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
                 Turn::shell("git checkout -b other"),
                 Turn::text("The toggle is there."),
             ]);
-            let ran = newcomer.types(&for_world(world, line), Some(&api.server.url("")));
-            let shown = String::from_utf8_lossy(&ran.output);
-            assert_eq!(ran.code, 0, "{} {line}: {shown}{}", world.name(), ran.error);
-            assert!(shown.contains("The toggle is there."), "{} {line}: {shown}", world.name());
+            let outcome = newcomer.types(&for_environment(environment, line), Some(&api.server.url("")));
+            let shown = String::from_utf8_lossy(&outcome.output);
+            assert_eq!(outcome.code, 0, "{} {line}: {shown}{}", environment.name(), outcome.error);
+            assert!(shown.contains("The toggle is there."), "{} {line}: {shown}", environment.name());
             // Seen from outside: a commit on a branch of the run's own, and nothing else.
             let branches = newcomer.git("for-each-ref --format='%(refname:short) %(subject)' refs/heads");
             let branches: Vec<&str> = branches.lines().collect();
-            assert_eq!(branches.len(), 2, "{} {line}: {branches:?} {}", world.name(), ran.error);
+            assert_eq!(branches.len(), 2, "{} {line}: {branches:?} {}", environment.name(), outcome.error);
             assert!(branches.contains(&"main first"), "{branches:?}");
             assert!(
                 branches
@@ -126,7 +130,7 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
             );
             let results = api.tool_results();
             let said = |at: usize| results[at].1.to_string();
-            assert!(said(1).contains("tests pass"), "{} {line}: {results:?}", world.name());
+            assert!(said(1).contains("tests pass"), "{} {line}: {results:?}", environment.name());
             assert!(said(3).contains("Permission denied: git checkout -b other"), "{line}: {results:?}");
             // The key was added outside.
             let keys: Vec<_> = api
@@ -135,8 +139,8 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
                 .map(|question| question.header("x-goog-api-key").map(str::to_string))
                 .collect();
             assert!(keys.iter().all(|key| key.as_deref() == Some(KEY)), "{keys:?}");
-            assert!(ran.error.contains("refused: git checkout -b other"), "{}", ran.error);
-            world.outside("rm -rf newcomer app .worktrees");
+            assert!(outcome.error.contains("refused: git checkout -b other"), "{}", outcome.error);
+            environment.run_outside("rm -rf newcomer app .worktrees");
         }
     });
 }
@@ -146,24 +150,33 @@ fn an_agents_output_becomes_the_result() {
     if Gemini::installed().is_none() {
         return;
     }
-    let world = one_world();
-    let newcomer = Newcomer::new(&world);
+    let environment = one_environment();
+    let newcomer = Newcomer::new(&environment);
     let api = Api::plain(vec![Turn::text("An answer.")]);
     let url = api.server.url("");
-    let ran = newcomer.types("guard run --json -- gemini -p 'a question' -o stream-json", Some(&url));
-    assert_eq!((ran.code, &ran.result["success"]), (0, &json!(true)), "{:#} {}", ran.result, ran.error);
-    assert_eq!((&ran.result["tool"], &ran.result["result"]), (&json!("gemini"), &json!("An answer.")));
-    let session = ran.result["SESSION_ID"].as_str().unwrap().to_string();
-    assert_ne!(session, ran.result["run_id"].as_str().unwrap());
+    let outcome = newcomer.types("guard run --json -- gemini -p 'a question' -o stream-json", Some(&url));
+    assert_eq!(
+        (outcome.code, &outcome.result["success"]),
+        (0, &json!(true)),
+        "{:#} {}",
+        outcome.result,
+        outcome.error
+    );
+    assert_eq!(
+        (&outcome.result["tool"], &outcome.result["result"]),
+        (&json!("gemini"), &json!("An answer."))
+    );
+    let session = outcome.result["SESSION_ID"].as_str().unwrap().to_string();
+    assert_ne!(session, outcome.result["run_id"].as_str().unwrap());
     // The conversation goes on in the next run, which has another worktree.
     let api = Api::plain(vec![Turn::text("More of it.")]);
     let line = format!("guard run --json -- gemini --resume {session} -p 'and then?' -o stream-json");
-    let ran = newcomer.types(&line, Some(&api.server.url("")));
+    let outcome = newcomer.types(&line, Some(&api.server.url("")));
     assert_eq!(
-        (&ran.result["SESSION_ID"], &ran.result["result"]),
+        (&outcome.result["SESSION_ID"], &outcome.result["result"]),
         (&json!(session), &json!("More of it.")),
         "{}",
-        ran.error
+        outcome.error
     );
     let asked = api.questions()[0].json().to_string();
     assert!(asked.contains("a question") && asked.contains("An answer."), "{asked}");
@@ -172,9 +185,14 @@ fn an_agents_output_becomes_the_result() {
         401,
         json!({"error": {"code": 401, "message": "API key not valid.", "status": "UNAUTHENTICATED"}}),
     )]);
-    let ran = newcomer.types("guard run --json -- gemini -p x -o stream-json", Some(&api.server.url("")));
-    assert_eq!((ran.kind(), &ran.result["exit_code"]), ("auth_error", &json!(145)), "{:#}", ran.result);
-    assert_eq!(ran.code, 145, "{:#}", ran.result);
+    let outcome = newcomer.types("guard run --json -- gemini -p x -o stream-json", Some(&api.server.url("")));
+    assert_eq!(
+        (outcome.kind(), &outcome.result["exit_code"]),
+        ("auth_error", &json!(145)),
+        "{:#}",
+        outcome.result
+    );
+    assert_eq!(outcome.code, 145, "{:#}", outcome.result);
 }
 
 #[test]
@@ -182,12 +200,12 @@ fn what_was_added_for_an_agent_is_shown() {
     if Gemini::installed().is_none() {
         return;
     }
-    let world = one_world();
-    let newcomer = Newcomer::new(&world);
+    let environment = one_environment();
+    let newcomer = Newcomer::new(&environment);
     let shown = |line: &str| {
-        let ran = newcomer.types(line, Some("http://127.0.0.1:9"));
-        assert_eq!(ran.code, 0, "{line}: {}", ran.error);
-        let text = String::from_utf8_lossy(&ran.output).into_owned();
+        let outcome = newcomer.types(line, Some("http://127.0.0.1:9"));
+        assert_eq!(outcome.code, 0, "{line}: {}", outcome.error);
+        let text = String::from_utf8_lossy(&outcome.output).into_owned();
         text.lines().find_map(|line| line.strip_prefix("command ")).unwrap_or_default().trim().to_string()
     };
     assert_eq!(shown("guard run --dry-run -- gemini -p x"), "gemini --skip-trust --approval-mode yolo -p x");
@@ -204,30 +222,30 @@ fn a_missing_key_is_said_before_anything_starts() {
     if Gemini::installed().is_none() {
         return;
     }
-    let world = one_world();
-    let newcomer = Newcomer::new(&world);
+    let environment = one_environment();
+    let newcomer = Newcomer::new(&environment);
     for line in ["guard run --json -- gemini -p x", "guard exec x"] {
-        let ran = newcomer.types(line, None);
+        let outcome = newcomer.types(line, None);
         assert_eq!(
-            (ran.kind(), ran.result["success"].as_bool()),
+            (outcome.kind(), outcome.result["success"].as_bool()),
             ("auth_error", Some(false)),
             "{line}: {:#} {}",
-            ran.result,
-            ran.error
+            outcome.result,
+            outcome.error
         );
-        let error = ran.result["error"].as_str().unwrap();
+        let error = outcome.result["error"].as_str().unwrap();
         assert!(error.contains("GEMINI_API_KEY") && error.contains("[gateway.gemini]"), "{line}: {error}");
-        assert!(ran.took.as_millis() < 2000, "{line}: {:?}", ran.took);
+        assert!(outcome.took.as_millis() < 2000, "{line}: {:?}", outcome.took);
         assert_eq!(newcomer.git("for-each-ref --format='%(refname)'"), "refs/heads/main\n", "{line}");
     }
     // What needs no key needs none.
-    let ran = newcomer.types("guard run -q -- gemini --version", None);
-    assert_eq!(ran.code, 0, "{}", ran.error);
-    let ran = newcomer.types("guard run --agent gemin -- true", None);
+    let outcome = newcomer.types("guard run -q -- gemini --version", None);
+    assert_eq!(outcome.code, 0, "{}", outcome.error);
+    let outcome = newcomer.types("guard run --agent gemin -- true", None);
     assert!(
-        ran.code == 2 && ran.error.contains("unknown agent") && ran.error.contains("gemini"),
+        outcome.code == 2 && outcome.error.contains("unknown agent") && outcome.error.contains("gemini"),
         "{}",
-        ran.error
+        outcome.error
     );
 }
 
@@ -237,8 +255,8 @@ fn works_first_time(cli: &Cli, words: &[&str]) {
     let tools = program.ancestors().nth(3).unwrap();
     let [line] = documented_lines(words).try_into().unwrap();
     // `guard exec` with the same agent is tested in the other two worlds as well.
-    in_two_worlds(|world| {
-        let newcomer = Newcomer::new(world);
+    in_two_environments(|environment| {
+        let newcomer = Newcomer::new(environment);
         let api = (cli.api)(vec![
             (cli.write)("toggle.txt", "dark\n"),
             (cli.shell)("grep -q dark toggle.txt && echo tests pass"),
@@ -248,9 +266,14 @@ fn works_first_time(cli: &Cli, words: &[&str]) {
         ]);
         let (url, [key, address]) = (api.url(), cli.variables);
         let variables = [(key, KEY_OF_CLIS), (address, url.as_str())];
-        let ran = newcomer.types_with(&for_world(world, &line), tools, variables.into_iter());
-        let shown = format!("{} {line}: {}{}", world.name(), String::from_utf8_lossy(&ran.output), ran.error);
-        assert_eq!(ran.code, 0, "{shown}");
+        let outcome = newcomer.types_with(&for_environment(environment, &line), tools, variables.into_iter());
+        let shown = format!(
+            "{} {line}: {}{}",
+            environment.name(),
+            String::from_utf8_lossy(&outcome.output),
+            outcome.error
+        );
+        assert_eq!(outcome.code, 0, "{shown}");
         assert!(shown.contains("The toggle is there."), "{shown}");
         let branches = newcomer.git("for-each-ref --format='%(refname:short) %(subject)' refs/heads");
         let branches: Vec<&str> = branches.lines().collect();
@@ -290,22 +313,24 @@ fn claude_login(token: &str) -> String {
 fn a_login_is_copied_only_when_the_user_says_so() {
     let Some(program) = CLAUDE.program() else { return };
     let tools = program.ancestors().nth(3).unwrap();
-    in_two_worlds(|world| {
-        let newcomer = Newcomer::new(world);
-        world.outside(&format!(
+    in_two_environments(|environment| {
+        let newcomer = Newcomer::new(environment);
+        environment.run_outside(&format!(
             "mkdir -p newcomer/.claude newcomer/.config/guard && cat > newcomer/.claude/.credentials.json <<'EOF'\n{}\nEOF",
             claude_login("old")
         ));
         let file = newcomer.home.join(".claude/.credentials.json");
         let config = newcomer.home.join(".config/guard/config.toml");
-        let types = |line: &str| newcomer.types_with(&for_world(world, line), tools, std::iter::empty());
+        let types =
+            |line: &str| newcomer.types_with(&for_environment(environment, line), tools, std::iter::empty());
         // Off by default: the agent has nothing to log in with.
-        let ran = types("guard run --json -- claude -p x");
-        assert_eq!(ran.kind(), "auth_error", "{}: {:#}", world.name(), ran.result);
-        let ran = types("guard run --json -- bash -c 'cat ~/.claude/.credentials.json'");
-        assert_ne!(ran.result["exit_code"], json!(0), "{}: {:#}", world.name(), ran.result);
+        let outcome = types("guard run --json -- claude -p x");
+        assert_eq!(outcome.kind(), "auth_error", "{}: {:#}", environment.name(), outcome.result);
+        let outcome = types("guard run --json -- bash -c 'cat ~/.claude/.credentials.json'");
+        assert_ne!(outcome.result["exit_code"], json!(0), "{}: {:#}", environment.name(), outcome.result);
 
-        world.outside(&format!("printf '[agent.claude]\\nlogin = \"copy\"\\n' > '{}'", config.display()));
+        environment
+            .run_outside(&format!("printf '[agent.claude]\\nlogin = \"copy\"\\n' > '{}'", config.display()));
         let api = (CLAUDE.api)(vec![
             // What a refresh does, and what it never does.
             (CLAUDE.shell)(
@@ -317,9 +342,9 @@ fn a_login_is_copied_only_when_the_user_says_so() {
         let host = url.trim_start_matches("http://");
         let line =
             format!("guard run --env ANTHROPIC_BASE_URL={url} --allow-host {host} --json -- claude -p x");
-        let ran = types(&line);
-        let shown = format!("{}: {:#} {}", world.name(), ran.result, ran.error);
-        assert!(ran.result["result"].as_str().is_some_and(|text| text.contains("Logged in.")), "{shown}");
+        let outcome = types(&line);
+        let shown = format!("{}: {:#} {}", environment.name(), outcome.result, outcome.error);
+        assert!(outcome.result["result"].as_str().is_some_and(|text| text.contains("Logged in.")), "{shown}");
         let keys: Vec<_> =
             api.questions().iter().map(|asked| asked.header("authorization").map(str::to_string)).collect();
         // The CLI reads the file again before every question.
@@ -330,35 +355,41 @@ fn a_login_is_copied_only_when_the_user_says_so() {
         let expected: serde_json::Value = serde_json::from_str(&claude_login("new")).unwrap();
         assert_eq!(serde_json::from_str::<serde_json::Value>(&own).unwrap(), expected, "{shown}");
         // The record has none of them, although the agent has printed them.
-        let transcript = std::fs::read_to_string(ran.result["transcript"]["path"].as_str().unwrap()).unwrap();
+        let transcript =
+            std::fs::read_to_string(outcome.result["transcript"]["path"].as_str().unwrap()).unwrap();
         assert!(!transcript.contains("oat01-old") && !transcript.contains("oat01-new"), "{shown}");
 
         // A program of that name in the repository gets nothing.
-        world.outside(
+        environment.run_outside(
             "cd app && printf '#!/bin/sh\\ncat ~/.claude/.credentials.json\\n' > claude && chmod +x claude",
         );
-        world.outside("ln -s app linked && ln -s ../app/claude newcomer/claude");
+        environment.run_outside("ln -s app linked && ln -s ../app/claude newcomer/claude");
         for line in [
             "guard run --json --in-place -- ./claude -p x",
             "PATH=$PWD:$PATH guard run --json --in-place -- claude -p x",
             "guard run --json --in-place -- ../linked/claude -p x",
             "guard run --json --in-place -- ../newcomer/claude -p x",
         ] {
-            let ran = types(line);
-            let error = ran.result["error"].as_str().unwrap_or_default();
-            assert!(ran.kind() == "auth_error" && error.contains("working tree"), "{line}: {:#}", ran.result);
-            assert!(!String::from_utf8_lossy(&ran.output).contains("01-new"), "{line}");
+            let outcome = types(line);
+            let error = outcome.result["error"].as_str().unwrap_or_default();
+            assert!(
+                outcome.kind() == "auth_error" && error.contains("working tree"),
+                "{line}: {:#}",
+                outcome.result
+            );
+            assert!(!String::from_utf8_lossy(&outcome.output).contains("01-new"), "{line}");
         }
         std::fs::remove_file(&file).unwrap();
-        let ran = types("guard run --json -- claude -p x");
-        let error = ran.result["error"].as_str().unwrap_or_default();
+        let outcome = types("guard run --json -- claude -p x");
+        let error = outcome.result["error"].as_str().unwrap_or_default();
         assert!(
-            ran.kind() == "auth_error" && error.contains(".claude/.credentials.json does not exist"),
+            outcome.kind() == "auth_error" && error.contains(".claude/.credentials.json does not exist"),
             "{error}"
         );
-        world.outside(&format!("printf '[agent.cluade]\\nlogin = \"copy\"\\n' > '{}'", config.display()));
-        let ran = types("guard run --json -- claude -p x");
-        assert!(ran.code == 2 && ran.error.contains("[agent.cluade]"), "{}", ran.error);
-        world.outside("rm -rf newcomer app .worktrees");
+        environment
+            .run_outside(&format!("printf '[agent.cluade]\\nlogin = \"copy\"\\n' > '{}'", config.display()));
+        let outcome = types("guard run --json -- claude -p x");
+        assert!(outcome.code == 2 && outcome.error.contains("[agent.cluade]"), "{}", outcome.error);
+        environment.run_outside("rm -rf newcomer app .worktrees");
     });
 }

@@ -2,21 +2,26 @@
 
 use std::path::Path;
 
-use crate::launch::world::{World, one_world, program};
+use crate::support::{TestEnvironment, guard_program, one_environment};
 
 /// What `guard run --json` prints is one line of JSON, whatever is logged.
-fn ran(world: &World, options: &[&str], variables: &[(&str, &str)], script: &str) -> (String, String) {
-    let mut guard = world.guard(&[&["--json"], options].concat(), &["bash", "-c", script]);
+fn outcome(
+    environment: &TestEnvironment,
+    options: &[&str],
+    variables: &[(&str, &str)],
+    script: &str,
+) -> (String, String) {
+    let mut guard = environment.guard_run(&[&["--json"], options].concat(), &["bash", "-c", script]);
     guard.envs(variables.iter().copied());
-    let ran = world.finish(guard, b"");
-    let printed = String::from_utf8(ran.output.clone()).unwrap();
+    let outcome = environment.run_to_end(guard, b"");
+    let printed = String::from_utf8(outcome.output.clone()).unwrap();
     assert_eq!(
-        (printed.lines().count(), &ran.result["success"]),
+        (printed.lines().count(), &outcome.result["success"]),
         (1, &true.into()),
         "{printed}\n{}",
-        ran.error
+        outcome.error
     );
-    (printed, ran.error)
+    (printed, outcome.error)
 }
 
 fn has_span(log: &str, name: &str) -> bool {
@@ -25,13 +30,13 @@ fn has_span(log: &str, name: &str) -> bool {
 
 #[test]
 fn a_log_is_written_when_it_is_asked_for() {
-    let world = one_world();
-    let (_, quiet) = ran(&world, &[], &[], "true");
+    let environment = one_environment();
+    let (_, quiet) = outcome(&environment, &[], &[], "true");
     assert_eq!(quiet, "");
-    let (printed, verbose) = ran(&world, &["-v"], &[], "ls");
+    let (printed, verbose) = outcome(&environment, &["-v"], &[], "ls");
     assert!(has_span(&verbose, "plan") && has_span(&verbose, "launch"), "{verbose}");
     assert!(!verbose.contains("exec{") && !printed.contains("launch{"), "{verbose}");
-    let (_, debug) = ran(&world, &["-vv"], &[], "ls");
+    let (_, debug) = outcome(&environment, &["-vv"], &[], "ls");
     assert!(
         debug
             .lines()
@@ -39,19 +44,19 @@ fn a_log_is_written_when_it_is_asked_for() {
         "{debug}"
     );
     // A filter, by the variable; the option wins.
-    let (_, filtered) = ran(&world, &[], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
+    let (_, filtered) = outcome(&environment, &[], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
     assert!(filtered.contains("exec{") && !has_span(&filtered, "launch"), "{filtered}");
-    let (_, both) = ran(&world, &["-v"], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
+    let (_, both) = outcome(&environment, &["-v"], &[("GUARD_LOG", "guard::supervisor=debug")], "true");
     assert!(!both.contains("exec{") && has_span(&both, "launch"), "{both}");
 }
 
 #[test]
 fn a_log_file_is_appended_to_and_standard_error_stays_free() {
-    let world = one_world();
-    let file = world.temporary().join("guard.log");
+    let environment = one_environment();
+    let file = environment.temporary_directory().join("guard.log");
     let path = file.to_str().unwrap();
-    let (_, first) = ran(&world, &["-v", "--log-file", path], &[], "true");
-    let (_, second) = ran(&world, &[], &[("GUARD_LOG", "info"), ("GUARD_LOG_FILE", path)], "true");
+    let (_, first) = outcome(&environment, &["-v", "--log-file", path], &[], "true");
+    let (_, second) = outcome(&environment, &[], &[("GUARD_LOG", "info"), ("GUARD_LOG_FILE", path)], "true");
     assert_eq!((first.as_str(), second.as_str()), ("", ""));
     let log = std::fs::read_to_string(&file).unwrap();
     assert_eq!(
@@ -65,27 +70,33 @@ fn a_log_file_is_appended_to_and_standard_error_stays_free() {
 
 #[test]
 fn a_branch_that_is_received_is_in_the_log() {
-    let world = one_world();
+    let environment = one_environment();
     let script = "echo x > new && git add new && git -c user.name=n -c user.email=e commit -qm new";
-    let mut guard = world.guard(&["--json", "-v", "--name", "logged"], &["bash", "-c", script]);
-    guard.current_dir(world.folder.with_file_name("repository"));
-    let ran = world.finish(guard, b"");
-    assert_eq!(ran.result["commits"].as_array().map(Vec::len), Some(1), "{:#}\n{}", ran.result, ran.error);
+    let mut guard = environment.guard_run(&["--json", "-v", "--name", "logged"], &["bash", "-c", script]);
+    guard.current_dir(environment.directory.with_file_name("repository"));
+    let outcome = environment.run_to_end(guard, b"");
+    assert_eq!(
+        outcome.result["commits"].as_array().map(Vec::len),
+        Some(1),
+        "{:#}\n{}",
+        outcome.result,
+        outcome.error
+    );
     assert!(
-        has_span(&ran.error, "receive") && ran.error.contains("branch=refs/heads/task/logged"),
+        has_span(&outcome.error, "receive") && outcome.error.contains("branch=refs/heads/task/logged"),
         "{}",
-        ran.error
+        outcome.error
     );
 }
 
 /// Nothing in it is an agent's to shape, and nothing is a secret.
 #[test]
 fn the_log_is_escaped_and_holds_no_secrets() {
-    let world = one_world();
+    let environment = one_environment();
     let variables = [("GUARD_LOG", "trace"), ("GEMINI_API_KEY", "Zupersekret99"), ("LANG", "hunter2lang")];
     let script = "cp /bin/true \"$TMPDIR/$(printf 'a\\033[31mb\\nc\\342\\200\\256d')\" && \"$TMPDIR\"/a* hunter2argument; \
                   env NAME=hunter2value true";
-    let (_, log) = ran(&world, &[], &variables, script);
+    let (_, log) = outcome(&environment, &[], &variables, script);
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("[31mb")).collect();
     assert!(
         !lines.is_empty() && lines.iter().all(|line| line.contains("a\\u{1b}[31mb\\nc\\u{202e}d")),
@@ -104,45 +115,50 @@ fn the_log_is_escaped_and_holds_no_secrets() {
 /// What runs inside logs nothing, whatever its variables say.
 #[test]
 fn shims_do_not_log() {
-    let world = one_world();
+    let environment = one_environment();
     let options = ["--env", "GUARD_LOG=trace"];
-    let ran = world.run(&options, &["bash", "-c", "git --version 2>&1 | wc -l; sh -c true 2>&1 | wc -l"]);
-    assert_eq!(ran.printed(), "1\n0\n", "{:#}", ran.result);
+    let outcome =
+        environment.run(&options, &["bash", "-c", "git --version 2>&1 | wc -l; sh -c true 2>&1 | wc -l"]);
+    assert_eq!(outcome.printed(), "1\n0\n", "{:#}", outcome.result);
 }
 
 #[test]
 fn a_log_that_cannot_be_written_or_read_is_a_mistake_of_usage() {
-    let world = one_world();
-    std::os::unix::fs::symlink("elsewhere", world.temporary().join("link")).unwrap();
+    let environment = one_environment();
+    std::os::unix::fs::symlink("elsewhere", environment.temporary_directory().join("link")).unwrap();
     for (options, variable, told) in [
         (vec![], "guard=loud", "GUARD_LOG=guard=loud"),
         (vec!["--log-file", "/nonexistent/guard.log"], "info", "cannot log to /nonexistent/guard.log"),
         (vec!["--log-file", "link"], "info", "cannot log to link: it is a symbolic link"),
         (vec!["--log-file", "/dev/null"], "info", "it is not a regular file"),
     ] {
-        let mut guard = world.command(program());
-        guard.current_dir(world.temporary());
+        let mut guard = environment.command(guard_program());
+        guard.current_dir(environment.temporary_directory());
         guard.args(&options).args(["policy", "list"]).env("GUARD_LOG", variable);
-        let ran = world.finish(guard, b"");
-        assert_eq!((ran.code, ran.output.len()), (2, 0), "{}", ran.error);
-        assert!(ran.error.contains(told) && ran.error.contains("hint: "), "{}", ran.error);
+        let outcome = environment.run_to_end(guard, b"");
+        assert_eq!((outcome.code, outcome.output.len()), (2, 0), "{}", outcome.error);
+        assert!(outcome.error.contains(told) && outcome.error.contains("hint: "), "{}", outcome.error);
     }
-    assert!(!world.temporary().join("elsewhere").exists());
+    assert!(!environment.temporary_directory().join("elsewhere").exists());
 }
 
 /// `guard exec` reads what its attempts print: their log goes to the file.
 #[test]
 fn attempts_of_exec_log_to_the_file_only() {
-    let world = one_world();
-    let file = world.temporary().join("exec.log");
+    let environment = one_environment();
+    let file = environment.temporary_directory().join("exec.log");
     let run = |more: &[&str]| {
-        let mut guard = world.command(program());
-        guard.args(["exec", "-v"]).args(more).arg("--cd").arg(&world.folder).args(["--", "true"]);
-        world.finish(guard, b"")
+        let mut guard = environment.command(guard_program());
+        guard.args(["exec", "-v"]).args(more).arg("--cd").arg(&environment.directory).args(["--", "true"]);
+        environment.run_to_end(guard, b"")
     };
-    let ran = run(&[]);
-    assert!(ran.code == 0 && !String::from_utf8_lossy(&ran.output).contains("launch{"), "{}", ran.error);
-    let ran = run(&["--log-file", file.to_str().unwrap()]);
-    assert_eq!((ran.code, Path::new(&file).exists()), (0, true), "{}", ran.error);
+    let outcome = run(&[]);
+    assert!(
+        outcome.code == 0 && !String::from_utf8_lossy(&outcome.output).contains("launch{"),
+        "{}",
+        outcome.error
+    );
+    let outcome = run(&["--log-file", file.to_str().unwrap()]);
+    assert_eq!((outcome.code, Path::new(&file).exists()), (0, true), "{}", outcome.error);
     assert!(has_span(&std::fs::read_to_string(&file).unwrap(), "launch"));
 }

@@ -4,22 +4,22 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::launch::world::{World, in_two_worlds, one_world, program};
-use crate::pipeline::Yard;
-use crate::support::make_program;
+use crate::support::{
+    TaskFixture, TestEnvironment, guard_program, in_two_environments, make_program, one_environment,
+};
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A shell in a terminal of its own; both end with it.
 struct Terminal<'w> {
-    world: &'w World,
+    environment: &'w TestEnvironment,
     server: String,
 }
 
 impl<'w> Terminal<'w> {
     /// Without tmux the test fails in CI, and is skipped elsewhere, with a line that says so.
-    fn open(world: &'w World) -> Option<Self> {
+    fn open(environment: &'w TestEnvironment) -> Option<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
             assert!(std::env::var_os("CI").is_none(), "tmux is not installed; scripts/test does it");
             eprintln!("SKIP: tmux is not installed; scripts/test does it");
@@ -28,25 +28,25 @@ impl<'w> Terminal<'w> {
         // One that ends may still have its socket when the next one begins.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("tmux-{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let server = world.folder.with_file_name(name).to_string_lossy().into_owned();
-        let terminal = Self { world, server };
-        let mut start = world.command("tmux");
+        let server = environment.directory.with_file_name(name).to_string_lossy().into_owned();
+        let terminal = Self { environment, server };
+        let mut start = environment.command("tmux");
         start.args(["-S", &terminal.server, "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30"]);
         start.args(["bash", "--norc", "--noprofile"]);
-        let run = world.arguments(&[], &[]);
+        let run = environment.guard_run_arguments(&[], &[]);
         let run = run.iter().filter(|word| *word != "--").cloned().collect::<Vec<_>>().join(" ");
-        start.env("GUARD", program()).env("RUN", format!("{} {run}", program().display()));
+        start.env("GUARD", guard_program()).env("RUN", format!("{} {run}", guard_program().display()));
         start.env("PS1", "READY> ").env("TERM", "screen").env("LESS", "");
-        let ran = world.finish(start, b"");
-        assert_eq!(ran.code, 0, "{}", ran.error);
+        let outcome = environment.run_to_end(start, b"");
+        assert_eq!(outcome.code, 0, "{}", outcome.error);
         terminal.shows("READY>");
         Some(terminal)
     }
 
     fn tmux(&self, arguments: &[&str]) -> String {
-        let mut command = self.world.command("tmux");
+        let mut command = self.environment.command("tmux");
         command.args(["-S", &self.server]).args(arguments);
-        String::from_utf8_lossy(&self.world.finish(command, b"").output).into_owned()
+        String::from_utf8_lossy(&self.environment.run_to_end(command, b"").output).into_owned()
     }
 
     /// Presses keys, by tmux's names for them.
@@ -72,7 +72,11 @@ impl<'w> Terminal<'w> {
             if screen.contains(text) {
                 return screen;
             }
-            assert!(began.elapsed() < PATIENCE, "{}: {text:?} is not shown:\n{screen}", self.world.name());
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{}: {text:?} is not shown:\n{screen}",
+                self.environment.name()
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -87,8 +91,8 @@ impl Drop for Terminal<'_> {
 /// `less` has the terminal to itself: lines begin at the left, its keys reach it, and the terminal is as it was afterwards.
 #[test]
 fn a_pager_behind_a_pipe_has_the_terminal() {
-    in_two_worlds(|world| {
-        let Some(terminal) = Terminal::open(world) else { return };
+    in_two_environments(|environment| {
+        let Some(terminal) = Terminal::open(environment) else { return };
         terminal.types("$RUN -q -- seq 1000 | less");
         let screen = terminal.shows("\n28\n");
         assert!(screen.contains("\n5\n6\n7\n"), "{screen}");
@@ -105,8 +109,8 @@ fn a_pager_behind_a_pipe_has_the_terminal() {
 /// A line that is typed reaches a program whose output goes into a pipe.
 #[test]
 fn what_is_typed_reaches_a_program_before_a_pipe() {
-    let world = one_world();
-    let Some(terminal) = Terminal::open(&world) else { return };
+    let environment = one_environment();
+    let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types("$RUN -q -- bash -c 'echo asks; read -r answer; echo got-$answer' | cat");
     terminal.shows("\nasks\n");
     terminal.types("bluebell");
@@ -116,8 +120,8 @@ fn what_is_typed_reaches_a_program_before_a_pipe() {
 /// A job in the background runs on: it is not stopped for the terminal that it does not need.
 #[test]
 fn a_background_job_is_not_stopped() {
-    in_two_worlds(|world| {
-        let Some(terminal) = Terminal::open(world) else { return };
+    in_two_environments(|environment| {
+        let Some(terminal) = Terminal::open(environment) else { return };
         terminal.types("$RUN -q -- bash -c 'echo worked > result; echo printed' &");
         terminal.types("wait; jobs; cat result; echo still-here");
         let screen = terminal.shows("\nstill-here\n");
@@ -131,8 +135,8 @@ fn a_background_job_is_not_stopped() {
 /// A program that takes no notice of Ctrl-C is ended by the second one.
 #[test]
 fn the_second_interrupt_ends_the_run() {
-    in_two_worlds(|world| {
-        let Some(terminal) = Terminal::open(world) else { return };
+    in_two_environments(|environment| {
+        let Some(terminal) = Terminal::open(environment) else { return };
         terminal.types("$RUN -- bash -c 'trap \"echo heard\" INT; echo begun; while :; do sleep 0.1; done'");
         terminal.shows("\nbegun\n");
         terminal.press("C-c");
@@ -147,8 +151,8 @@ fn the_second_interrupt_ends_the_run() {
 /// A program that reads single keys gets every Ctrl-C; many of them end the run all the same.
 #[test]
 fn a_program_that_reads_keys_keeps_its_interrupts() {
-    let world = one_world();
-    let Some(terminal) = Terminal::open(&world) else { return };
+    let environment = one_environment();
+    let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types(
         "$RUN -- bash -c 'stty raw -echo; printf beg%s un; while :; do head -c 1 > /dev/null; printf k%s ey; done'",
     );
@@ -166,12 +170,12 @@ fn a_program_that_reads_keys_keeps_its_interrupts() {
 /// The policy's time limits are for runs that nobody watches.
 #[test]
 fn a_person_is_given_time() {
-    let world = one_world();
-    world.outside(
+    let environment = one_environment();
+    environment.run_outside(
         "printf 'version = 1\\nname = \"hasty\"\\nextends = \"strict\"\\n[limits]\\nidle_seconds = 1\\ntotal_seconds = 2\\n' > hasty.toml",
     );
-    let policy = world.folder.with_file_name("hasty.toml");
-    let Some(terminal) = Terminal::open(&world) else { return };
+    let policy = environment.directory.with_file_name("hasty.toml");
+    let Some(terminal) = Terminal::open(&environment) else { return };
     let command = format!("$RUN --policy {} -q", policy.display());
     terminal.types(&format!("{command} -- bash -c 'sleep 3; echo patient'"));
     terminal.shows("\npatient\n");
@@ -189,17 +193,19 @@ fn a_person_is_given_time() {
 /// A task ends as cleanly on a terminal as without one.
 #[test]
 fn a_task_hears_signals_on_a_terminal() {
-    let yard = Yard::new();
-    let agent = yard.world.folder.with_file_name("sleeper.sh");
+    let fixture = TaskFixture::new();
+    let agent = fixture.environment.directory.with_file_name("sleeper.sh");
     make_program(&agent, b"#!/bin/sh\nsleep 60\n");
     for signal in ["INT", "TERM", "HUP"] {
-        let Some(terminal) = Terminal::open(&yard.world) else { return };
+        let Some(terminal) = Terminal::open(&fixture.environment) else { return };
         terminal
             .types(&format!("cd repository; $GUARD task --agent-command {} 'Say {signal}'", agent.display()));
         terminal.shows("[PLANNING");
         match signal {
             "INT" => terminal.press("C-c"),
-            _ => drop(yard.world.outside(&format!("pkill -{signal} -f 'guard task .*Say {signal}'"))),
+            _ => drop(
+                fixture.environment.run_outside(&format!("pkill -{signal} -f 'guard task .*Say {signal}'")),
+            ),
         }
         let screen = terminal.shows("guard task resume");
         terminal.types("echo code-$?");

@@ -15,33 +15,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::links::is_a_test;
 use super::{Block, blocks, name, read, readme_and_pages};
-use crate::launch::world::{World, one_world, program};
+use crate::support::{TestEnvironment, guard_program, one_environment};
 
 /// A repository, a home directory, and guard on PATH.
 struct Scratch {
-    world: World,
+    environment: TestEnvironment,
     repository: PathBuf,
     home: PathBuf,
 }
 
 impl Scratch {
     fn new() -> Self {
-        let world = one_world();
-        let root = world.folder.parent().unwrap().to_path_buf();
-        world.outside(
+        let environment = one_environment();
+        let root = environment.directory.parent().unwrap().to_path_buf();
+        environment.run_outside(
             "mkdir -p home/work && git config --file home/.gitconfig user.name 'A User' \
              && git config --file home/.gitconfig user.email user@example.org \
              && git init -q -b main app && cd app && git config user.name 'A User' && git config user.email user@example.org \
              && printf '#!/bin/sh\\necho $(($1 + $2))\\n' > add.sh && printf 'test:\\n\\tsh add.sh 2 3\\n' > Makefile \
              && git add . && git commit -qm 'Add a script'",
         );
-        Self { repository: root.join("app"), home: root.join("home"), world }
+        Self { repository: root.join("app"), home: root.join("home"), environment }
     }
 
     /// What a script prints, standard error included, and its exit code.
     fn run(&self, script: &str) -> (String, i32) {
-        let mut shell: Command = self.world.command("timeout");
-        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program().parent().unwrap().display());
+        let mut shell: Command = self.environment.command("timeout");
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard_program().parent().unwrap().display());
         shell
             .args(["60", "bash", "-c", &format!("exec 2>&1\n{script}")])
             .current_dir(&self.repository)
@@ -126,7 +126,7 @@ fn run_page(page: &Path) -> Vec<String> {
             let scratch = scratch.get_or_insert_with(Scratch::new);
             let path = scratch.repository.join(file);
             std::fs::write(&path, &block.text).unwrap();
-            scratch.world.give(&path);
+            scratch.environment.give_to_user(&path);
         }
         if !matches!(block.language.as_str(), "sh" | "console") {
             continue;

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::evidence::{Options, events, row};
 use super::registries::{NAME, SAYS, VERSION, cargo, git, npm, pip};
-use super::server::{Authority, Request, Response, Server};
-use crate::launch::world::{World, in_two_worlds};
+use crate::support::http_server::{Authority, Request, Response, Server};
+use crate::support::{TestEnvironment, in_two_environments};
 
 const ALLOWED: &str = "packages.test";
 const REFUSED: &str = "elsewhere.test";
@@ -94,18 +94,18 @@ fn routes(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync + 'stati
 }
 
 /// What the clients need to find in the working directory.
-fn furnish(world: &World) {
-    let user = world.folder.join("user/src");
+fn furnish(environment: &TestEnvironment) {
+    let user = environment.directory.join("user/src");
     std::fs::create_dir_all(&user).unwrap();
     let manifest = format!(
         "[package]\nname = \"user\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[dependencies]\n{NAME} = {{ version = \"{VERSION}\", registry = \"tiny\" }}\n[workspace]\n"
     );
-    std::fs::write(world.folder.join("user/Cargo.toml"), manifest).unwrap();
+    std::fs::write(environment.directory.join("user/Cargo.toml"), manifest).unwrap();
     let program = format!("fn main() {{ println!(\"{{}}\", {}::says()) }}\n", NAME.replace('-', "_"));
     std::fs::write(user.join("main.rs"), program).unwrap();
     for wheel in wheels() {
         let mut unpack = Command::new("python3");
-        unpack.args(["-m", "zipfile", "-e"]).arg(wheel).arg(world.folder.join("modules"));
+        unpack.args(["-m", "zipfile", "-e"]).arg(wheel).arg(environment.directory.join("modules"));
         assert!(unpack.status().unwrap().success());
     }
 }
@@ -124,13 +124,17 @@ fn wheels() -> Vec<std::path::PathBuf> {
 
 #[test]
 fn real_clients_reach_what_is_allowed_and_understand_refusals() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let authority = Authority::new();
-        let server = Server::tls(&authority, &[ALLOWED, REFUSED], routes(&world.temporary().join("served")));
-        furnish(world);
+        let server = Server::tls(
+            &authority,
+            &[ALLOWED, REFUSED],
+            routes(&environment.temporary_directory().join("served")),
+        );
+        furnish(environment);
         let allowed = format!("{ALLOWED}:{}", server.port());
-        let options = Options::policy(world, &[&allowed], &[ALLOWED, REFUSED], REMOTES);
-        let options = options.believing(world, &authority);
+        let options = Options::policy(environment, &[&allowed], &[ALLOWED, REFUSED], REMOTES);
+        let options = options.believing(environment, &authority);
         let has_requests = !wheels().is_empty();
         for Client { name, program, script } in clients() {
             // A copied python may have lost its TLS.
@@ -138,9 +142,9 @@ fn real_clients_reach_what_is_allowed_and_understand_refusals() {
                 "python3" => "python3 -c 'import ssl' 2>/dev/null".to_string(),
                 _ => format!("command -v {program} >/dev/null"),
             };
-            let is_there = world.outside(&format!("{works} && echo yes || echo no"));
+            let is_there = environment.run_outside(&format!("{works} && echo yes || echo no"));
             if is_there.trim() != "yes" || name == "requests" && !has_requests {
-                eprintln!("SKIP: {name}, {}: it is not installed, or knows no TLS", world.name());
+                eprintln!("SKIP: {name}, {}: it is not installed, or knows no TLS", environment.name());
                 continue;
             }
             let whole = format!(
@@ -148,22 +152,23 @@ fn real_clients_reach_what_is_allowed_and_understand_refusals() {
                 server.url_as(ALLOWED, ""),
                 server.url_as(REFUSED, ""),
             );
-            let ran = world.run(&options.words(), &["bash", "-c", &whole]);
-            let printed = ran.printed();
-            let problem = || format!("{name}: {}\n{:#}\n{}", world.name(), ran.result, ran.error);
+            let outcome = environment.run(&options.words(), &["bash", "-c", &whole]);
+            let printed = outcome.printed();
+            let problem =
+                || format!("{name}: {}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
             assert!(printed.contains(SAYS) && printed.contains("allowed: 0\n"), "{}", problem());
             assert_eq!(printed.matches(SAYS).count(), 1, "{}", problem());
             assert!(printed.contains("refused: ") && !printed.contains("refused: 0\n"), "{}", problem());
-            let refusals = events(&ran, "deny.network");
+            let refusals = events(&outcome, "deny.network");
             assert!(!refusals.is_empty(), "{}", problem());
             for refusal in &refusals {
                 assert_eq!(refusal["data"]["host"], REFUSED, "{}", problem());
                 assert_eq!(refusal["data"]["rule"], "network.default", "{}", problem());
             }
-            assert_eq!(row(&ran, REFUSED)["refused"], refusals.len(), "{}", problem());
-            assert_eq!(row(&ran, REFUSED)["connections"], 0, "{}", problem());
-            assert!(row(&ran, ALLOWED)["connections"].as_u64() > Some(0), "{}", problem());
-            assert!(row(&ran, ALLOWED)["bytes_down"].as_u64() > Some(0), "{}", problem());
+            assert_eq!(row(&outcome, REFUSED)["refused"], refusals.len(), "{}", problem());
+            assert_eq!(row(&outcome, REFUSED)["connections"], 0, "{}", problem());
+            assert!(row(&outcome, ALLOWED)["connections"].as_u64() > Some(0), "{}", problem());
+            assert!(row(&outcome, ALLOWED)["bytes_down"].as_u64() > Some(0), "{}", problem());
         }
         let names = server.requests().into_iter().map(|request| request.server_name);
         assert!(names.into_iter().all(|name| name.as_deref() == Some(ALLOWED)));
@@ -173,11 +178,12 @@ fn real_clients_reach_what_is_allowed_and_understand_refusals() {
 /// In the clear, with bodies, and again over the same connection: what node itself would do in newer versions.
 #[test]
 fn fetch_of_older_versions_of_node() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let server =
             Server::plain(|request| Response::text(format!("{} {}", request.method, request.body.len())));
         let own = Server::plain(|_| Response::text("not to be reached"));
-        let options = Options::hosts(world, &[&format!("plain.test:{}", server.port())], &["plain.test"]);
+        let options =
+            Options::hosts(environment, &[&format!("plain.test:{}", server.port())], &["plain.test"]);
         let script = "
             const [allowed, other, direct] = process.argv.slice(1);
             const ask = async (url, options) => {
@@ -197,10 +203,11 @@ fn fetch_of_older_versions_of_node() {
                 console.log(fetch.name, typeof fetch, Object.keys(globalThis).includes('fetch'));
             })();";
         let (allowed, other) = (server.url_as("plain.test", "/"), server.url_as("elsewhere.test", "/"));
-        let ran = world.run(&options.words(), &["node", "-e", script, &allowed, &other, &own.url("/")]);
-        let printed = ran.printed();
+        let outcome =
+            environment.run(&options.words(), &["node", "-e", script, &allowed, &other, &own.url("/")]);
+        let printed = outcome.printed();
         let lines: Vec<&str> = printed.lines().collect();
-        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
+        let problem = || format!("{}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
         assert_eq!(&lines[..2], ["200 GET 0", "200 POST 100000"], "{}", problem());
         assert!(lines[2].starts_with("403 guard: Permission denied"), "{}", problem());
         // What no_proxy names is connected to by node itself, and that is refused as ever.
@@ -219,9 +226,10 @@ fn fetch_of_older_versions_of_node() {
 /// Where no host may be reached there is nothing to lead anywhere, and node starts as it always does.
 #[test]
 fn node_is_left_alone_where_no_host_is_allowed() {
-    in_two_worlds(|world| {
-        let printed = world
-            .works("node -p '`${process.env.NODE_OPTIONS} ${String(fetch).includes(\"install\")}`'; ls -A ~");
+    in_two_environments(|environment| {
+        let printed = environment.expect_success(
+            "node -p '`${process.env.NODE_OPTIONS} ${String(fetch).includes(\"install\")}`'; ls -A ~",
+        );
         assert!(printed.contains("undefined false") && !printed.contains(".guard"), "{printed}");
     });
 }

@@ -5,26 +5,31 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::evidence::{Options, probe};
-use super::server::{Request, Response, Server, Step};
-use crate::launch::world::{World, in_every_world};
+use crate::support::http_server::{Request, Response, Server, Step};
+use crate::support::{TestEnvironment, in_every_environment};
 
 const KEY: &str = "AIzaOnlyForTheApi+27182818/84590";
 
 /// Sends these bodies and gives back what came.
-fn asked(world: &World, server: &Server, api: &(&str, &str, &str, &str), bodies: &[String]) -> Vec<String> {
+fn asked(
+    environment: &TestEnvironment,
+    server: &Server,
+    api: &(&str, &str, &str, &str),
+    bodies: &[String],
+) -> Vec<String> {
     let &(preset, variable, key_variable, path) = api;
-    let file = world.temporary().join("bodies.json");
+    let file = environment.temporary_directory().join("bodies.json");
     std::fs::write(&file, serde_json::to_string(bodies).unwrap()).unwrap();
     let script = probe("gateway_contents.py");
     let options = Options::default()
         .and(&["--policy", "strict", "--preset", preset, "--json", "--read", file.to_str().unwrap()])
         .probing();
     let words = ["python3", script.to_str().unwrap(), variable, path, file.to_str().unwrap()];
-    let mut command = world.guard(&options.words(), &words);
+    let mut command = environment.guard_run(&options.words(), &words);
     command.env(key_variable, KEY).env(variable, server.url(""));
-    let ran = world.finish(command, b"");
-    let answers: Vec<String> =
-        serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{:#} {}", ran.result, ran.error));
+    let outcome = environment.run_to_end(command, b"");
+    let answers: Vec<String> = serde_json::from_str(&outcome.printed())
+        .unwrap_or_else(|_| panic!("{:#} {}", outcome.result, outcome.error));
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     let text = |hex: &String| {
         let bytes: Vec<u8> = hex.as_bytes().chunks(2).map(byte).collect();
@@ -92,7 +97,7 @@ fn tools(preset: &str) -> (Vec<Value>, Vec<Value>) {
 #[test]
 fn only_tools_that_the_agent_runs_itself_pass() {
     let all = std::cell::RefCell::new(Vec::new());
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         for api in [&GEMINI, &ANTHROPIC, &OPENAI] {
             let server = Server::plain(|_| Response::json(200, &json!({})));
             let (fine, refused) = tools(api.0);
@@ -103,7 +108,7 @@ fn only_tools_that_the_agent_runs_itself_pass() {
             bodies.push(format!("{{\"model\":\"m\",\"tools\":{},\"tools\":{bad}}}", fine[0]));
             bodies.push(format!("{{\"model\":\"m\",\"Tools\":{bad}}}"));
             bodies.push(format!("{{\"model\":\"m\",\"tool\\u017f\":{bad}}}"));
-            let answers = asked(world, &server, api, &bodies);
+            let answers = asked(environment, &server, api, &bodies);
             let mut failures = Vec::new();
             for (index, (body, answer)) in bodies.iter().zip(&answers).enumerate() {
                 let passes = index < fine.len();
@@ -114,7 +119,7 @@ fn only_tools_that_the_agent_runs_itself_pass() {
                 }
             }
             if !failures.is_empty() || server.requests().len() != fine.len() {
-                all.borrow_mut().push(format!("{} {}\n{}", world.name(), api.0, failures.join("\n")));
+                all.borrow_mut().push(format!("{} {}\n{}", environment.name(), api.0, failures.join("\n")));
             }
         }
     });
@@ -146,12 +151,12 @@ fn tools_in_the_input_are_judged_like_all_others() {
     let result =
         json!([{"type": "message", "content": [{"type": "input_text", "tools": [{"type": "mcp"}]}]}]);
     let named = [json!({"model": "m", "tools": function}), json!({"model": "m", "input": result})];
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let server = Server::plain(|_| Response::json(200, &json!({})));
         let passing: Vec<String> =
             passing.iter().cloned().chain(named.iter().map(Value::to_string)).collect();
         let bodies = [passing.clone(), forbidden.clone()].concat();
-        let answers = asked(world, &server, &OPENAI, &bodies);
+        let answers = asked(environment, &server, &OPENAI, &bodies);
         let mut failures = Vec::new();
         for (index, (body, answer)) in bodies.iter().zip(&answers).enumerate() {
             let status = if index < passing.len() { "HTTP/1.1 200" } else { "HTTP/1.1 403" };
@@ -159,8 +164,8 @@ fn tools_in_the_input_are_judged_like_all_others() {
                 failures.push(format!("{body}: {answer}"));
             }
         }
-        assert!(failures.is_empty(), "{}\n{}", world.name(), failures.join("\n"));
-        assert_eq!(server.requests().len(), passing.len(), "{}", world.name());
+        assert!(failures.is_empty(), "{}\n{}", environment.name(), failures.join("\n"));
+        assert_eq!(server.requests().len(), passing.len(), "{}", environment.name());
     });
 }
 
@@ -222,11 +227,11 @@ fn body_of(answer: &str) -> String {
 #[test]
 fn a_key_that_comes_back_is_cut_out() {
     let failures = std::cell::RefCell::new(Vec::new());
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let server = Server::plain(repeating);
         let bodies: Vec<String> =
             [0, 1, 7, 31, 64].map(|pieces| json!({ "pieces": pieces }).to_string()).to_vec();
-        let answers = asked(world, &server, &GEMINI, &bodies);
+        let answers = asked(environment, &server, &GEMINI, &bodies);
         for (question, answer) in bodies.iter().zip(&answers) {
             let body = body_of(answer);
             let has = |form: &String| body.contains(form.as_str()) || answer.contains(form.as_str());
@@ -234,7 +239,9 @@ fn a_key_that_comes_back_is_cut_out() {
             let is_whole = body.starts_with("before ") && body.ends_with(" after");
             let is_whole = is_whole && body.matches(" and ").count() + 1 == forms().len();
             if !found.is_empty() || !is_whole || !answer.contains("x-request: for ") {
-                failures.borrow_mut().push(format!("{} {question}: {found:?} in {answer}", world.name()));
+                failures
+                    .borrow_mut()
+                    .push(format!("{} {question}: {found:?} in {answer}", environment.name()));
             }
         }
     });

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::server::Authority;
-use crate::launch::world::{Ran, World};
+use crate::support::http_server::Authority;
+use crate::support::{RunOutcome, TestEnvironment};
 
 /// What every client looks at to find the authorities it believes.
 const AUTHORITY_VARIABLES: [&str; 8] = [
@@ -25,19 +25,19 @@ pub(crate) struct Options(Vec<String>);
 
 impl Options {
     /// A policy on top of `strict` with these hosts; every name below `.test` of these leads to this machine.
-    pub(crate) fn hosts(world: &World, allow: &[&str], names: &[&str]) -> Self {
-        Self::policy(world, allow, names, "")
+    pub(crate) fn hosts(environment: &TestEnvironment, allow: &[&str], names: &[&str]) -> Self {
+        Self::policy(environment, allow, names, "")
     }
 
     /// The same with more sections.
-    pub(crate) fn policy(world: &World, allow: &[&str], names: &[&str], more: &str) -> Self {
+    pub(crate) fn policy(environment: &TestEnvironment, allow: &[&str], names: &[&str], more: &str) -> Self {
         let pins: Vec<String> = names.iter().map(|name| format!("{name:?} = \"127.0.0.1\"")).collect();
         let text = format!(
             "version = 1\nname = \"network-test\"\nextends = \"strict\"\n\n[network]\noverride = true\nallow = {allow:?}\n\
              resolve = {{ {} }}\n\n{more}",
             pins.join(", ")
         );
-        let path = world.temporary().join("policy.toml");
+        let path = environment.temporary_directory().join("policy.toml");
         std::fs::write(&path, text).unwrap();
         Self::default().and(&["--policy", path.to_str().unwrap()])
     }
@@ -48,8 +48,8 @@ impl Options {
     }
 
     /// Every client inside believes this authority.
-    pub(crate) fn believing(self, world: &World, authority: &Authority) -> Self {
-        let path = world.temporary().join("authority.pem");
+    pub(crate) fn believing(self, environment: &TestEnvironment, authority: &Authority) -> Self {
+        let path = environment.temporary_directory().join("authority.pem");
         std::fs::write(&path, authority.pem()).unwrap();
         let mut options = self.and(&["--read", path.to_str().unwrap()]);
         for name in AUTHORITY_VARIABLES {
@@ -74,14 +74,14 @@ pub(crate) fn probe(name: &str) -> PathBuf {
 }
 
 /// The events of one kind that a run's transcript has.
-pub(crate) fn events(ran: &Ran, kind: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(ran.transcript()).unwrap_or_default();
+pub(crate) fn events(outcome: &RunOutcome, kind: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(outcome.transcript()).unwrap_or_default();
     let all = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     all.filter(|event| event["event_type"] == kind).collect()
 }
 
 /// The row of a host in a run's result; `null` when it was never asked for.
-pub(crate) fn row(ran: &Ran, host: &str) -> Value {
-    let rows = ran.result["network"].as_array().cloned().unwrap_or_default();
+pub(crate) fn row(outcome: &RunOutcome, host: &str) -> Value {
+    let rows = outcome.result["network"].as_array().cloned().unwrap_or_default();
     rows.into_iter().find(|row| row["host"] == host).unwrap_or_default()
 }

@@ -4,7 +4,6 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,28 +11,35 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::api::{Api, Part, Turn, USED};
 use super::evidence::{Options, events, probe, row};
-use super::server::{Authority, Response, Server};
-use crate::launch::world::{
-    Ran, World, collect, in_every_world, in_two_worlds, mark, nothing_left, one_world, program,
+use crate::support::http_server::{Authority, Response, Server};
+use crate::support::scripted_api::{Api, Part, Turn, USED};
+use crate::support::{
+    RunOutcome, TestEnvironment, collect_outcome, expect_no_process_left, guard_program,
+    in_every_environment, in_two_environments, one_environment, unique_mark, wait_for_file,
 };
 
 const KEY: &str = "AIzaOnlyForTheApi-27182818284590";
 const NAMES: [&str; 1] = ["good.test"];
 
 /// What a misbehaving client says of how it went, in a run with these options and variables of the caller.
-fn tried(world: &World, options: Options, variables: &[(&str, &str)], words: &[&str]) -> (Ran, Value) {
+fn tried(
+    environment: &TestEnvironment,
+    options: Options,
+    variables: &[(&str, &str)],
+    words: &[&str],
+) -> (RunOutcome, Value) {
     let script = probe("faults.py");
     let options = options.and(&["--json"]).probing();
     let mut all = vec!["python3", script.to_str().unwrap()];
     all.extend(words);
-    let mut command = world.guard(&options.words(), &all);
+    let mut command = environment.guard_run(&options.words(), &all);
     command.envs(variables.iter().copied());
-    let ran = world.finish(command, b"");
-    let said = serde_json::from_str(&ran.printed())
-        .unwrap_or_else(|_| panic!("{}: {words:?}\n{:#}\n{}", world.name(), ran.result, ran.error));
-    (ran, said)
+    let outcome = environment.run_to_end(command, b"");
+    let said = serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| {
+        panic!("{}: {words:?}\n{:#}\n{}", environment.name(), outcome.result, outcome.error)
+    });
+    (outcome, said)
 }
 
 /// Sends everything back, and counts who is there.
@@ -80,19 +86,19 @@ fn place(server: &Server) -> String {
 
 #[test]
 fn headers_that_do_not_end_or_are_too_large() {
-    let world = one_world();
+    let environment = one_environment();
     let server = echoing();
     let api = Server::plain(|_| Response::json(200, &json!({})));
-    let options = || Options::hosts(&world, &[&place(&server)], &NAMES).and(&["--preset", "gemini"]);
+    let options = || Options::hosts(&environment, &[&place(&server)], &NAMES).and(&["--preset", "gemini"]);
     let (key, url) = (("GEMINI_API_KEY", KEY), api.url(""));
     let variables = [key, ("GOOGLE_GEMINI_BASE_URL", &url)];
-    let (_, said) = tried(&world, options(), &variables, &["headers", &place(&server), "1048576"]);
+    let (_, said) = tried(&environment, options(), &variables, &["headers", &place(&server), "1048576"]);
     assert_eq!(said["after"], "HTTP/1.1 200 Test", "{said}");
     for line in said["lines"].as_array().unwrap() {
         assert!(line.as_str().unwrap().starts_with("HTTP/1.1 431"), "{said}");
     }
     // Half a minute for the headers, however slowly they come; others are served meanwhile.
-    let (_, said) = tried(&world, options(), &variables, &["slow", &place(&server)]);
+    let (_, said) = tried(&environment, options(), &variables, &["slow", &place(&server)]);
     assert_eq!(said["served"], json!(["HTTP/1.1 200 Test"]), "{said}");
     assert!(said["seconds"].as_f64().unwrap() < 45.0, "{said}");
     assert_eq!(server.requests().len(), 2, "{:?}", server.requests());
@@ -101,33 +107,35 @@ fn headers_that_do_not_end_or_are_too_large() {
 
 #[test]
 fn servers_that_are_down() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let down = format!("good.test:{nobody}");
-        let (ran, said) = tried(world, Options::hosts(world, &[&down], &NAMES), &[], &["ask", &down]);
+        let (outcome, said) =
+            tried(environment, Options::hosts(environment, &[&down], &NAMES), &[], &["ask", &down]);
         assert!(said["line"].as_str().unwrap().starts_with("HTTP/1.1 502 guard: good.test"), "{said}");
-        assert_eq!(events(&ran, "network.error").len(), 1);
-        assert_eq!(row(&ran, "good.test"), Value::Null, "{:#}", ran.result);
-        let (ran, said) = tried(world, Options::hosts(world, &[&down], &NAMES), &[], &["get", &down]);
+        assert_eq!(events(&outcome, "network.error").len(), 1);
+        assert_eq!(row(&outcome, "good.test"), Value::Null, "{:#}", outcome.result);
+        let (outcome, said) =
+            tried(environment, Options::hosts(environment, &[&down], &NAMES), &[], &["get", &down]);
         assert!(said.as_str().unwrap().starts_with("HTTP/1.1 502"), "{said}");
-        assert_eq!(events(&ran, "network.error").len(), 1);
+        assert_eq!(events(&outcome, "network.error").len(), 1);
 
         let url = format!("http://127.0.0.1:{nobody}");
         let variables = [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str())];
-        let (ran, said) =
-            tried(world, Options::default().and(&["--policy", "strict"]), &variables, &["turn"]);
+        let (outcome, said) =
+            tried(environment, Options::default().and(&["--policy", "strict"]), &variables, &["turn"]);
         assert!(said["line"].as_str().unwrap().starts_with("HTTP/1.1 503"), "{said}");
         assert!(said["text"].as_str().unwrap().contains("UNAVAILABLE"), "{said}");
-        assert_eq!(events(&ran, "gateway.error").len(), 1);
+        assert_eq!(events(&outcome, "gateway.error").len(), 1);
     });
 }
 
 /// The key goes to nobody whose certificate is not believed, or is another's.
 #[test]
 fn an_api_that_is_not_who_it_should_be() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let (known, stranger) = (Authority::new(), Authority::new());
-        let file = world.temporary().join("believed.pem");
+        let file = environment.temporary_directory().join("believed.pem");
         std::fs::write(&file, known.pem()).unwrap();
         let file = file.to_str().unwrap();
         let apis = [
@@ -140,7 +148,7 @@ fn an_api_that_is_not_who_it_should_be() {
             let variables =
                 [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str()), ("SSL_CERT_FILE", file)];
             let options = Options::default().and(&["--policy", "strict"]);
-            let (ran, said) = tried(world, options, &variables, &["turn"]);
+            let (outcome, said) = tried(environment, options, &variables, &["turn"]);
             let line = said["line"].as_str().unwrap();
             assert!(api.server.connections() > 0);
             if is_right {
@@ -149,7 +157,7 @@ fn an_api_that_is_not_who_it_should_be() {
             } else {
                 assert!(line.starts_with("HTTP/1.1 503"), "{said}");
                 assert!(api.server.requests().is_empty(), "{:?}", api.server.requests());
-                let errors = events(&ran, "gateway.error");
+                let errors = events(&outcome, "gateway.error");
                 assert!(errors[0]["message"].as_str().unwrap().contains("certificate"), "{errors:?}");
             }
         }
@@ -158,13 +166,13 @@ fn an_api_that_is_not_who_it_should_be() {
 
 #[test]
 fn one_side_may_be_done_before_the_other() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let echo = Echo::new();
-        let options = Options::hosts(world, &[&echo.place()], &NAMES);
-        let (ran, said) = tried(world, options, &[], &["half", &echo.place()]);
+        let options = Options::hosts(environment, &[&echo.place()], &NAMES);
+        let (outcome, said) = tried(environment, options, &[], &["half", &echo.place()]);
         assert_eq!((&said["end"], said["length"].as_u64() > Some(50)), (&json!("end"), true), "{said}");
-        assert_eq!(row(&ran, "good.test")["bytes_up"], said["length"], "{:#}", ran.result);
-        assert_eq!(row(&ran, "good.test")["bytes_down"], said["length"], "{:#}", ran.result);
+        assert_eq!(row(&outcome, "good.test")["bytes_up"], said["length"], "{:#}", outcome.result);
+        assert_eq!(row(&outcome, "good.test")["bytes_down"], said["length"], "{:#}", outcome.result);
     });
 }
 
@@ -175,64 +183,56 @@ fn memory(pid: u32) -> u64 {
     line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-fn wait_for(path: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !path.exists() {
-        assert!(Instant::now() < deadline, "{} never came", path.display());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// With the number of descriptors that shells usually allow.
 #[test]
 fn five_hundred_connections_at_once() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let echo = Echo::new();
         let script = probe("faults.py");
-        let options = Options::hosts(world, &[&echo.place()], &NAMES).and(&["--json"]).probing();
+        let options = Options::hosts(environment, &[&echo.place()], &NAMES).and(&["--json"]).probing();
         let words = ["python3", script.to_str().unwrap(), "many", &echo.place(), "500", "stop"];
-        let mut command = world.command("bash");
-        command.args(["-c", "ulimit -S -n 1024; exec \"$@\"", "bash"]).arg(program());
-        command.args(world.arguments(&options.words(), &words));
+        let mut command = environment.command("bash");
+        command.args(["-c", "ulimit -S -n 1024; exec \"$@\"", "bash"]).arg(guard_program());
+        command.args(environment.guard_run_arguments(&options.words(), &words));
         let started = Instant::now();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
-        let ran = std::thread::scope(|scope| {
-            let run = scope.spawn(move || collect(child, b"", started));
-            wait_for(&world.folder.join("open"));
+        let outcome = std::thread::scope(|scope| {
+            let run = scope.spawn(move || collect_outcome(child, b"", started));
+            wait_for_file(&environment.directory.join("open"));
             let used = memory(pid);
-            assert!(used < 100 << 10, "{}: {used} KiB for 500 connections", world.name());
-            std::fs::write(world.folder.join("stop"), "").unwrap();
+            assert!(used < 100 << 10, "{}: {used} KiB for 500 connections", environment.name());
+            std::fs::write(environment.directory.join("stop"), "").unwrap();
             run.join().unwrap()
         });
-        let said: Value = serde_json::from_str(&ran.printed())
-            .unwrap_or_else(|_| panic!("{:#}\n{}", ran.result, ran.error));
-        assert_eq!(said["answered"], 500, "{}: {said}", world.name());
-        assert_eq!(said["lines"], json!({ "HTTP/1.1 200 OK": 500 }), "{}", world.name());
+        let said: Value = serde_json::from_str(&outcome.printed())
+            .unwrap_or_else(|_| panic!("{:#}\n{}", outcome.result, outcome.error));
+        assert_eq!(said["answered"], 500, "{}: {said}", environment.name());
+        assert_eq!(said["lines"], json!({ "HTTP/1.1 200 OK": 500 }), "{}", environment.name());
         // What was open when the run ended counts as well.
-        let row = row(&ran, "good.test");
+        let row = row(&outcome, "good.test");
         assert_eq!(row["connections"], 500, "{row}");
         assert_eq!(row["bytes_up"], row["bytes_down"], "{row}");
         assert!(row["bytes_up"].as_u64() >= Some(500 * 50), "{row}");
-        assert_eq!(events(&ran, "network.close").len(), 500, "{}", world.name());
+        assert_eq!(events(&outcome, "network.close").len(), 500, "{}", environment.name());
     });
 }
 
-fn limited(world: &World, place: &str, limits: &str) -> Options {
-    Options::policy(world, &[place], &NAMES, &format!("[limits]\noverride = true\n{limits}\n"))
+fn limited(environment: &TestEnvironment, place: &str, limits: &str) -> Options {
+    Options::policy(environment, &[place], &NAMES, &format!("[limits]\noverride = true\n{limits}\n"))
 }
 
 #[test]
 fn more_connections_than_the_policy_allows() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let echo = Echo::new();
-        let options = limited(world, &echo.place(), "connections = 10");
-        let (ran, said) = tried(world, options, &[], &["many", &echo.place(), "15"]);
+        let options = limited(environment, &echo.place(), "connections = 10");
+        let (outcome, said) = tried(environment, options, &[], &["many", &echo.place(), "15"]);
         let expected =
             json!({ "HTTP/1.1 200 OK": 10, "HTTP/1.1 503 guard: too many connections at once": 5 });
-        assert_eq!(said["lines"], expected, "{}", world.name());
+        assert_eq!(said["lines"], expected, "{}", environment.name());
         assert_eq!((&said["answered"], echo.ever.load(Ordering::SeqCst)), (&json!(10), 10));
-        let refusals = events(&ran, "deny.network");
+        let refusals = events(&outcome, "deny.network");
         assert_eq!(refusals.len(), 5);
         assert!(refusals.iter().all(|event| event["data"]["rule"] == "network.limit"), "{refusals:?}");
     });
@@ -240,31 +240,32 @@ fn more_connections_than_the_policy_allows() {
 
 #[test]
 fn a_hundred_megabytes_both_ways() {
-    let world = one_world();
+    let environment = one_environment();
     let (echo, server) = (Echo::new(), echoing());
     let (tunnel, plain) = (echo.place(), place(&server));
-    let options = Options::hosts(&world, &[&tunnel, &plain], &NAMES);
+    let options = Options::hosts(&environment, &[&tunnel, &plain], &NAMES);
     let size = 100_000_000;
-    let (ran, said) = tried(&world, options.clone(), &[], &["big", &tunnel, &size.to_string()]);
+    let (outcome, said) = tried(&environment, options.clone(), &[], &["big", &tunnel, &size.to_string()]);
     assert_eq!((&said["count"], &said["same"]), (&json!(size), &json!(true)), "{said}");
-    assert_eq!(row(&ran, "good.test")["bytes_down"], size, "{:#}", ran.result);
-    let (ran, said) = tried(&world, options, &[], &["big_http", &plain, &size.to_string()]);
+    assert_eq!(row(&outcome, "good.test")["bytes_down"], size, "{:#}", outcome.result);
+    let (outcome, said) = tried(&environment, options, &[], &["big_http", &plain, &size.to_string()]);
     assert_eq!((&said["count"], &said["same"]), (&json!(size), &json!(true)), "{said}");
-    assert_eq!(row(&ran, "good.test")["bytes_up"], size, "{:#}", ran.result);
+    assert_eq!(row(&outcome, "good.test")["bytes_up"], size, "{:#}", outcome.result);
 }
 
 #[test]
 fn more_bytes_than_the_policy_allows() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let (echo, server) = (Echo::new(), echoing());
         let mib = 1 << 20;
         for limit in ["upload_mib = 1", "download_mib = 1"] {
             for (what, place) in [("big", echo.place()), ("big_http", place(&server))] {
-                let (ran, said) =
-                    tried(world, limited(world, &place, limit), &[], &[what, &place, "3000000"]);
-                let problem = || format!("{}: {limit} {what}: {said}\n{:#}", world.name(), ran.result);
+                let (outcome, said) =
+                    tried(environment, limited(environment, &place, limit), &[], &[what, &place, "3000000"]);
+                let problem =
+                    || format!("{}: {limit} {what}: {said}\n{:#}", environment.name(), outcome.result);
                 assert_eq!(said["same"], false, "{}", problem());
-                let row = row(&ran, "good.test");
+                let row = row(&outcome, "good.test");
                 let counted = if limit.starts_with("upload") { "bytes_up" } else { "bytes_down" };
                 assert!(
                     row[counted].as_u64() <= Some(mib) && row[counted].as_u64() > Some(mib / 2),
@@ -272,10 +273,10 @@ fn more_bytes_than_the_policy_allows() {
                     problem()
                 );
                 assert!(said["count"].as_u64() <= Some(mib), "{}", problem());
-                let refusals = events(&ran, "deny.network");
+                let refusals = events(&outcome, "deny.network");
                 assert_eq!(refusals.len(), 1, "{}", problem());
                 assert_eq!(refusals[0]["data"]["rule"], "network.limit", "{}", problem());
-                assert!(events(&ran, "network.error").is_empty(), "{}", problem());
+                assert!(events(&outcome, "network.error").is_empty(), "{}", problem());
                 if (limit, what) == ("upload_mib = 1", "big_http") {
                     assert!(
                         said["line"].as_str().unwrap().contains("403 guard: Permission denied"),
@@ -290,18 +291,18 @@ fn more_bytes_than_the_policy_allows() {
 
 #[test]
 fn nothing_is_left_when_guard_is_killed_with_open_tunnels() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let echo = Echo::new();
-        let (script, mark) = (probe("faults.py"), mark());
-        let options = Options::hosts(world, &[&echo.place()], &NAMES).and(&["--env", &mark]).probing();
+        let (script, mark) = (probe("faults.py"), unique_mark());
+        let options = Options::hosts(environment, &[&echo.place()], &NAMES).and(&["--env", &mark]).probing();
         let words = ["python3", script.to_str().unwrap(), "many", &echo.place(), "20", "stop"];
-        let mut command = world.guard(&options.words(), &words);
+        let mut command = environment.guard_run(&options.words(), &words);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        wait_for(&world.folder.join("open"));
+        wait_for_file(&environment.directory.join("open"));
         assert_eq!(echo.open.load(Ordering::SeqCst), 20);
         child.kill().unwrap();
         child.wait().unwrap();
-        nothing_left(&mark, Duration::from_secs(5));
+        expect_no_process_left(&mark, Duration::from_secs(5));
         let deadline = Instant::now() + Duration::from_secs(5);
         while echo.open.load(Ordering::SeqCst) > 0 {
             assert!(Instant::now() < deadline, "{} tunnels are left", echo.open.load(Ordering::SeqCst));
@@ -312,20 +313,20 @@ fn nothing_is_left_when_guard_is_killed_with_open_tunnels() {
 
 #[test]
 fn answers_that_break_off_or_are_given_up() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let half = || vec![Part::Text("Half".to_string())];
         let strict = || Options::default().and(&["--policy", "strict"]);
         let api = Api::plain(vec![Turn::Cut(half())]);
         let url = api.server.url("");
         let variables = [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str())];
-        let (ran, said) = tried(world, strict(), &variables, &["turn"]);
-        let problem = || format!("{}: {said}\n{:#}", world.name(), ran.result);
+        let (outcome, said) = tried(environment, strict(), &variables, &["turn"]);
+        let problem = || format!("{}: {said}\n{:#}", environment.name(), outcome.result);
         // What came is handed on, and that there should have been more can be seen.
         assert!(said["text"].as_str().unwrap().contains("Half"), "{}", problem());
         assert!(!said["text"].as_str().unwrap().ends_with("0\r\n\r\n"), "{}", problem());
-        let asked = events(&ran, "gateway.request");
+        let asked = events(&outcome, "gateway.request");
         assert_eq!((asked.len(), &asked[0]["data"]["whole"]), (1, &json!(false)), "{asked:?}");
-        assert_eq!(ran.result["usage"]["model"]["input_tokens"], USED[0], "{}", problem());
+        assert_eq!(outcome.result["usage"]["model"]["input_tokens"], USED[0], "{}", problem());
 
         // Whoever does not wait for the first word has asked all the same.
         let server = Server::plain(|_| {
@@ -335,27 +336,27 @@ fn answers_that_break_off_or_are_given_up() {
         let url = server.url("");
         let variables = [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", url.as_str())];
         let body = json!({ "contents": "x".repeat(4000) }).to_string();
-        let (ran, _) = tried(world, strict(), &variables, &["turn", &body, "0.5"]);
-        let model = &ran.result["usage"]["model"];
-        assert_eq!((&model["requests"], server.requests().len()), (&json!(1), 1), "{:#}", ran.result);
-        assert!(model["input_tokens"].as_u64() >= Some(1000), "{:#}", ran.result);
+        let (outcome, _) = tried(environment, strict(), &variables, &["turn", &body, "0.5"]);
+        let model = &outcome.result["usage"]["model"];
+        assert_eq!((&model["requests"], server.requests().len()), (&json!(1), 1), "{:#}", outcome.result);
+        assert!(model["input_tokens"].as_u64() >= Some(1000), "{:#}", outcome.result);
     });
 }
 
 /// Nothing moves: for a run that is as good as asleep.
 #[test]
 fn an_api_that_falls_silent() {
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())])]);
     let url = api.server.url("");
-    let options = limited(&world, "good.test:443", "idle_seconds = 3").and(&["--json"]).probing();
+    let options = limited(&environment, "good.test:443", "idle_seconds = 3").and(&["--json"]).probing();
     let script = probe("faults.py");
-    let mut command = world.guard(&options.words(), &["python3", script.to_str().unwrap(), "turn"]);
+    let mut command = environment.guard_run(&options.words(), &["python3", script.to_str().unwrap(), "turn"]);
     command.env("GEMINI_API_KEY", KEY).env("GOOGLE_GEMINI_BASE_URL", &url);
-    let ran = world.finish(command, b"");
-    assert_eq!(ran.kind(), "idle_timeout", "{:#}\n{}", ran.result, ran.error);
-    assert!(ran.took < Duration::from_secs(20), "{:?}", ran.took);
-    let asked = events(&ran, "gateway.request");
+    let outcome = environment.run_to_end(command, b"");
+    assert_eq!(outcome.kind(), "idle_timeout", "{:#}\n{}", outcome.result, outcome.error);
+    assert!(outcome.took < Duration::from_secs(20), "{:?}", outcome.took);
+    let asked = events(&outcome, "gateway.request");
     assert_eq!((asked.len(), &asked[0]["data"]["whole"]), (1, &json!(false)), "{asked:?}");
 }
 
@@ -394,14 +395,14 @@ fn answer_as_company(mut stream: TcpStream, asked: &Mutex<Vec<String>>) {
 
 #[test]
 fn the_companys_proxy_is_used_and_its_password_stays_outside() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let (port, asked) = company();
         let far = "far.example.org:443";
         for (word, is_known) in [("p%40ss-word", true), ("wrong-p%40ss", false)] {
             let url = format!("http://user:{word}@127.0.0.1:{port}");
-            let options = Options::hosts(world, &[far], &NAMES);
-            let (ran, said) = tried(world, options, &[("HTTPS_PROXY", &url)], &["ask", far]);
-            let problem = || format!("{}: {said}\n{:#}", world.name(), ran.result);
+            let options = Options::hosts(environment, &[far], &NAMES);
+            let (outcome, said) = tried(environment, options, &[("HTTPS_PROXY", &url)], &["ask", far]);
+            let problem = || format!("{}: {said}\n{:#}", environment.name(), outcome.result);
             let line = said["line"].as_str().unwrap();
             if is_known {
                 assert_eq!(said["data"], "from far away", "{}", problem());
@@ -412,13 +413,13 @@ fn the_companys_proxy_is_used_and_its_password_stays_outside() {
                     problem()
                 );
                 assert!(line.contains("407"), "{}", problem());
-                assert_eq!(events(&ran, "network.error").len(), 1, "{}", problem());
+                assert_eq!(events(&outcome, "network.error").len(), 1, "{}", problem());
             }
             let head = asked.lock().unwrap().pop().unwrap();
             assert!(head.starts_with(&format!("CONNECT {far} HTTP/1.1\r\n")), "{head}");
             assert!(head.contains("Proxy-Authorization: Basic "), "{head}");
-            let transcript = std::fs::read_to_string(ran.transcript()).unwrap();
-            for text in [said.to_string(), transcript, ran.result.to_string()] {
+            let transcript = std::fs::read_to_string(outcome.transcript()).unwrap();
+            for text in [said.to_string(), transcript, outcome.result.to_string()] {
                 for secret in [word, "p@ss", "dXNlcj", "user:"] {
                     assert!(!text.contains(secret), "{secret}: {}", problem());
                 }
@@ -433,10 +434,10 @@ type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], i32, &'a str);
 /// Nothing starts with settings that cannot be followed, and everybody is told which.
 #[test]
 fn settings_that_cannot_be_followed() {
-    in_two_worlds(|world| {
-        let config = world.temporary().join("config");
+    in_two_environments(|environment| {
+        let config = environment.temporary_directory().join("config");
         std::fs::create_dir_all(config.join("guard")).unwrap();
-        let key = world.temporary().join("key");
+        let key = environment.temporary_directory().join("key");
         std::fs::write(&key, KEY).unwrap();
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
         let file = format!("[gateway.gemini]\nkey_file = {key:?}\n");
@@ -463,13 +464,13 @@ fn settings_that_cannot_be_followed() {
         ];
         for (text, variables, code, words) in cases {
             std::fs::write(config.join("guard/config.toml"), text).unwrap();
-            let mut command = world.guard(&["--policy", "strict"], &["touch", "made"]);
+            let mut command = environment.guard_run(&["--policy", "strict"], &["touch", "made"]);
             command.env("XDG_CONFIG_HOME", &config).envs(variables.iter().copied());
-            let ran = world.finish(command, b"");
-            assert_eq!(ran.code, code, "{text} {variables:?}: {}", ran.error);
-            assert!(ran.error.contains(words), "{text} {variables:?}: {}", ran.error);
-            assert!(!ran.error.contains(KEY), "{}", ran.error);
-            assert!(!world.folder.join("made").exists(), "{text} {variables:?}");
+            let outcome = environment.run_to_end(command, b"");
+            assert_eq!(outcome.code, code, "{text} {variables:?}: {}", outcome.error);
+            assert!(outcome.error.contains(words), "{text} {variables:?}: {}", outcome.error);
+            assert!(!outcome.error.contains(KEY), "{}", outcome.error);
+            assert!(!environment.directory.join("made").exists(), "{text} {variables:?}");
         }
     });
 }
@@ -497,24 +498,31 @@ waiting = [pid for pid in below(os.getppid()) if pid not in own]
 open(sys.argv[1] + '/waiting', 'w').write(str(len(waiting)))
 open(sys.argv[1] + '/ports', 'w').write(str(len(ports)))
 print('AIza-not-a-real-key')";
-    in_every_world(|world| {
-        let folder = world.temporary();
+    in_every_environment(|environment| {
+        let folder = environment.temporary_directory();
         let config = folder.join("config");
         std::fs::create_dir_all(config.join("guard")).unwrap();
         let command = json!(["python3", "-c", SCRIPT, folder.to_str().unwrap()]);
         let text = format!("[gateway.gemini]\nkey_command = {command}\n");
         std::fs::write(config.join("guard/config.toml"), text).unwrap();
-        let mut command = world.guard(&["--json", "--policy", "strict"], &["true"]);
+        let mut command = environment.guard_run(&["--json", "--policy", "strict"], &["true"]);
         command.env("XDG_CONFIG_HOME", &config);
-        let ran = world.finish(command, b"");
-        assert_eq!(ran.result["success"], true, "{}: {:#} {}", world.name(), ran.result, ran.error);
+        let outcome = environment.run_to_end(command, b"");
+        assert_eq!(
+            outcome.result["success"],
+            true,
+            "{}: {:#} {}",
+            environment.name(),
+            outcome.result,
+            outcome.error
+        );
         let number =
             |name: &str| -> i32 { std::fs::read_to_string(folder.join(name)).unwrap().parse().unwrap() };
-        assert_eq!(number("waiting"), 0, "{}", world.name());
+        assert_eq!(number("waiting"), 0, "{}", environment.name());
         // Only root could see which ports are guard's.
-        assert_eq!(number("ports"), 0, "{}", world.name());
+        assert_eq!(number("ports"), 0, "{}", environment.name());
         let lives_on = nix::unistd::Pid::from_raw(number("lives-on"));
         let is_there = nix::sys::signal::kill(lives_on, nix::sys::signal::Signal::SIGKILL).is_ok();
-        assert!(is_there, "{}: it was ended with the run", world.name());
+        assert!(is_there, "{}: it was ended with the run", environment.name());
     });
 }

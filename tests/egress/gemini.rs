@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::api::{Api, Part, Turn};
-use super::server::{Authority, Request};
-use crate::launch::world::collect;
+use crate::support::collect_outcome;
+use crate::support::http_server::{Authority, Request};
+use crate::support::scripted_api::{Api, Part, Turn};
 
 /// The CLI as `scripts/test` installs it.
 pub(crate) struct Gemini {
@@ -112,8 +112,8 @@ impl Gemini {
         if place.authorities().exists() {
             command.env("NODE_EXTRA_CA_CERTS", place.authorities());
         }
-        let ran = collect(command.spawn().unwrap(), b"", Instant::now());
-        Session::new(ran.code, &ran.output, ran.error, ran.took)
+        let outcome = collect_outcome(command.spawn().unwrap(), b"", Instant::now());
+        Session::new(outcome.code, &outcome.output, outcome.error, outcome.took)
     }
 }
 

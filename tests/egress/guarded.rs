@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::api::{Api, Turn, USED};
 use super::gemini::{Gemini, Session};
-use crate::launch::world::{Ran, World, in_two_worlds, one_world};
+use crate::support::scripted_api::{Api, Turn, USED};
+use crate::support::{RunOutcome, TestEnvironment, in_two_environments, one_environment};
 
 /// In two halves, so that whoever looks for it does not carry it.
 const HALVES: [&str; 2] = ["AIzaTheRealKeyNobody", "MaySee-31415926535897"];
@@ -65,8 +65,14 @@ print("looked at:", looked)
 "#;
 
 /// Runs the CLI in a world, with the API as the user's own environment says it is.
-fn ask(world: &World, gemini: &Gemini, url: &str, options: &[&str], prompt: &str) -> (Ran, Session) {
-    let settings = world.temporary().join("gemini-settings.json");
+fn ask(
+    environment: &TestEnvironment,
+    gemini: &Gemini,
+    url: &str,
+    options: &[&str],
+    prompt: &str,
+) -> (RunOutcome, Session) {
+    let settings = environment.temporary_directory().join("gemini-settings.json");
     std::fs::write(&settings, Gemini::settings().to_string()).unwrap();
     let place = settings.to_str().unwrap();
     let mut all = vec!["--json", "--policy", "strict", "--read", place];
@@ -83,11 +89,12 @@ fn ask(world: &World, gemini: &Gemini, url: &str, options: &[&str], prompt: &str
     all.extend(["--read", folder.to_str().unwrap()]);
     let mut command = vec!["sh", "-c", furnish, "sh", place, program];
     command.extend(arguments.iter().map(String::as_str));
-    let mut guard = world.guard(&all, &command);
+    let mut guard = environment.guard_run(&all, &command);
     guard.env("GEMINI_API_KEY", key()).env("GOOGLE_GEMINI_BASE_URL", url);
-    let ran = world.finish(guard, b"");
-    let session = Session::new(ran.code, ran.printed().as_bytes(), ran.error.clone(), ran.took);
-    (ran, session)
+    let outcome = environment.run_to_end(guard, b"");
+    let session =
+        Session::new(outcome.code, outcome.printed().as_bytes(), outcome.error.clone(), outcome.took);
+    (outcome, session)
 }
 
 fn contains(bytes: &[u8], text: &str) -> bool {
@@ -97,8 +104,8 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 #[test]
 fn it_works_and_the_key_is_nowhere_inside() {
     let Some(gemini) = Gemini::installed() else { return };
-    in_two_worlds(|world| {
-        std::fs::write(world.folder.join("search.py"), SEARCH).unwrap();
+    in_two_environments(|environment| {
+        std::fs::write(environment.directory.join("search.py"), SEARCH).unwrap();
         let [first, second] = HALVES;
         let api = Api::plain(vec![
             Turn::shell("echo made > made && env | sort"),
@@ -108,11 +115,16 @@ fn it_works_and_the_key_is_nowhere_inside() {
             ),
             Turn::text("All done."),
         ]);
-        let (ran, session) = ask(world, &gemini, &api.server.url(""), &[], "do it");
-        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
-        assert_eq!((ran.code, session.status()), (0, "success"), "{}", problem());
+        let (outcome, session) = ask(environment, &gemini, &api.server.url(""), &[], "do it");
+        let problem = || format!("{}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
+        assert_eq!((outcome.code, session.status()), (0, "success"), "{}", problem());
         assert!(session.said().contains("All done."), "{}", problem());
-        assert_eq!(std::fs::read_to_string(world.folder.join("made")).unwrap(), "made\n", "{}", problem());
+        assert_eq!(
+            std::fs::read_to_string(environment.directory.join("made")).unwrap(),
+            "made\n",
+            "{}",
+            problem()
+        );
 
         // The API got the key with every question, and what the tools saw is in the last.
         let questions = api.questions();
@@ -124,7 +136,7 @@ fn it_works_and_the_key_is_nowhere_inside() {
         let tools = api.tool_results();
         let told = |index: usize| tools[index].1.to_string();
         assert!(told(0).contains("GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:"), "{}", told(0));
-        assert!(told(1).contains("key found in: nothing"), "{}: {}", world.name(), told(1));
+        assert!(told(1).contains("key found in: nothing"), "{}: {}", environment.name(), told(1));
         assert!(!told(1).contains("'environ': 0") && !told(1).contains("'files': 0"), "{}", told(1));
         assert!(
             told(2).contains("GEMINI_API_KEY=guard-keeps-the-key") && !told(2).contains(first),
@@ -133,15 +145,15 @@ fn it_works_and_the_key_is_nowhere_inside() {
         );
 
         // Nor is it in anything that was written down.
-        assert!(!contains(&ran.output, &key()), "{}", problem());
-        let folder = ran.transcript().parent().unwrap().to_path_buf();
+        assert!(!contains(&outcome.output, &key()), "{}", problem());
+        let folder = outcome.transcript().parent().unwrap().to_path_buf();
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
                 assert!(!contains(&std::fs::read(&path).unwrap(), &key()), "{}", path.display());
             }
         }
-        let model = &ran.result["usage"]["model"];
+        let model = &outcome.result["usage"]["model"];
         let [input, output, thoughts, _] = USED;
         assert_eq!(model["requests"], 4, "{}", problem());
         assert_eq!(model["input_tokens"], 4 * input, "{}", problem());
@@ -153,31 +165,33 @@ fn it_works_and_the_key_is_nowhere_inside() {
 /// this guard are there to read for the other one's search, where there are no namespaces.
 #[test]
 fn the_search_finds_a_key_that_is_there() {
-    let world = one_world();
-    std::fs::write(world.folder.join("search.py"), SEARCH).unwrap();
+    let environment = one_environment();
+    std::fs::write(environment.directory.join("search.py"), SEARCH).unwrap();
     let [first, second] = ["AIzaTheKeyThatIsHanded", "OverOnPurpose-2718281828"];
     let handed = format!("GEMINI_API_KEY={first}{second}");
-    let ran = world.run(&["--env", &handed], &["python3", "search.py", first, second]);
-    assert!(ran.printed().contains("own environment"), "{:#}", ran.result);
-    assert!(ran.printed().contains("/environ'"), "{:#}", ran.result);
+    let outcome = environment.run(&["--env", &handed], &["python3", "search.py", first, second]);
+    assert!(outcome.printed().contains("own environment"), "{:#}", outcome.result);
+    assert!(outcome.printed().contains("/environ'"), "{:#}", outcome.result);
 }
 
 #[test]
 fn a_budget_ends_the_run() {
     let Some(gemini) = Gemini::installed() else { return };
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let turns = || (0..10).map(|turn| Turn::shell(&format!("echo {turn} >> turns"))).collect();
         let each: u64 = USED[..3].iter().sum();
         for (option, value) in [("--max-tokens", 2 * each), ("--max-requests", 2)] {
             let api = Api::plain(turns());
-            let (ran, _) = ask(world, &gemini, &api.server.url(""), &[option, &value.to_string()], "go on");
-            let problem = || format!("{} {option}\n{:#}\n{}", world.name(), ran.result, ran.error);
-            assert_eq!((ran.code, ran.kind()), (124, "budget_exhausted"), "{}", problem());
-            assert_eq!(ran.result["success"], false);
+            let (outcome, _) =
+                ask(environment, &gemini, &api.server.url(""), &[option, &value.to_string()], "go on");
+            let problem =
+                || format!("{} {option}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
+            assert_eq!((outcome.code, outcome.kind()), (124, "budget_exhausted"), "{}", problem());
+            assert_eq!(outcome.result["success"], false);
             assert_eq!(api.questions().len(), 2, "{}", problem());
-            assert_eq!(ran.result["usage"]["model"]["requests"], 2, "{}", problem());
-            assert!(ran.result["usage"]["model"]["refused"].as_u64() >= Some(1), "{}", problem());
-            let denied: Vec<&Value> = ran.result["denials"].as_array().unwrap().iter().collect();
+            assert_eq!(outcome.result["usage"]["model"]["requests"], 2, "{}", problem());
+            assert!(outcome.result["usage"]["model"]["refused"].as_u64() >= Some(1), "{}", problem());
+            let denied: Vec<&Value> = outcome.result["denials"].as_array().unwrap().iter().collect();
             assert!(denied.iter().any(|denial| denial["rule"] == "gateway.budget"), "{}", problem());
         }
     });

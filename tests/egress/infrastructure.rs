@@ -11,7 +11,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::registries::{NAME, SAYS, VERSION, cargo, git, npm, pip};
-use super::server::{Authority, Response, Server, Step};
+use crate::support::http_server::{Authority, Response, Server, Step};
+use crate::support::scripted_api::{Api, Part, Turn, USED};
 
 /// A directory that is removed.
 struct Place(PathBuf);
@@ -205,4 +206,25 @@ fn git_fetches_and_pushes() {
          git ls-remote {url} refs/heads/other | wc -l"
     );
     assert_eq!(place.bash(&script), format!("{SAYS}1\n"));
+}
+
+#[test]
+fn a_silent_answer_ends_with_its_client() {
+    let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())]), Turn::text("later")]);
+    let target = "/v1beta/models/m:streamGenerateContent?alt=sse";
+    let question = format!("POST {target} HTTP/1.1\r\n{ONCE}");
+    let mut client = TcpStream::connect(api.server.address()).unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    client.write_all(question.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    assert!(client.read_to_end(&mut answer).is_err(), "it should not end");
+    assert!(String::from_utf8_lossy(&answer).contains("Well"));
+    drop(client);
+    let (answer, _) = exchange(TcpStream::connect(api.server.address()).unwrap(), &question);
+    assert!(
+        answer.contains("later") && answer.contains(&format!("\"promptTokenCount\":{}", USED[0])),
+        "{answer}"
+    );
+    let (answer, _) = exchange(TcpStream::connect(api.server.address()).unwrap(), &question);
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("over"), "{answer}");
 }

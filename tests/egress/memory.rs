@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::evidence::{Options, probe};
-use crate::launch::world::{World, collect, in_every_world};
-use crate::support::most_memory;
+use crate::support::{TestEnvironment, collect_outcome, in_every_environment, peak_memory};
 
 const KEY: &str = "AIzaOnlyForTheApi-27182818284590";
 /// Requests at once, their size, and how many of them do not say it.
@@ -74,13 +73,13 @@ fn answer(stream: &TcpStream, is_free: &AtomicBool) {
 }
 
 /// What went wrong, if anything did.
-fn attacked(world: &World) -> Option<String> {
+fn attacked(environment: &TestEnvironment) -> Option<String> {
     let api = Busy::new();
     let script = probe("faults.py");
     let options = Options::default().and(&["--policy", "strict", "--preset", "gemini", "--json"]).probing();
     let (count, mib, chunked) = (COUNT.to_string(), MIB.to_string(), CHUNKED.to_string());
     let words = ["python3", script.to_str().unwrap(), "bulk", &count, &mib, &chunked];
-    let mut command = world.guard(&options.words(), &words);
+    let mut command = environment.guard_run(&options.words(), &words);
     command
         .env("GEMINI_API_KEY", KEY)
         .env("GOOGLE_GEMINI_BASE_URL", format!("http://127.0.0.1:{}", api.port));
@@ -90,7 +89,7 @@ fn attacked(world: &World) -> Option<String> {
     // Until no more comes in: the API is busy.
     let (mut peak, mut since) = (0, Instant::now());
     while since.elapsed() < Duration::from_millis(1500) && started.elapsed() < Duration::from_secs(20) {
-        let now = most_memory(guard) >> 10;
+        let now = peak_memory(guard) >> 10;
         if now > peak + 4 {
             (peak, since) = (now, Instant::now());
         }
@@ -100,26 +99,27 @@ fn attacked(world: &World) -> Option<String> {
     let watched = std::thread::spawn(move || {
         let mut peak = 0;
         loop {
-            match most_memory(guard) >> 10 {
+            match peak_memory(guard) >> 10 {
                 0 => return peak,
                 now => peak = peak.max(now),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     });
-    let ran = collect(child, b"", started);
+    let outcome = collect_outcome(child, b"", started);
     let peak = peak.max(watched.join().unwrap());
-    let said: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{:#}", ran.result));
+    let said: Value =
+        serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{:#}", outcome.result));
     // Whoever says how much it is waits its turn, and is served.
     let served = said["lines"]["HTTP/1.1 200 OK"].as_u64().unwrap_or(0);
     let holds = (60..MOST_MIB).contains(&peak) && served == COUNT - CHUNKED;
-    (!holds).then(|| format!("{}: {peak} MiB held, {served} served: {said}", world.name()))
+    (!holds).then(|| format!("{}: {peak} MiB held, {served} served: {said}", environment.name()))
 }
 
 #[test]
 fn requests_share_one_budget_of_memory() {
     let failures = std::cell::RefCell::new(Vec::new());
-    in_every_world(|world| failures.borrow_mut().extend(attacked(world)));
+    in_every_environment(|environment| failures.borrow_mut().extend(attacked(environment)));
     let failures = failures.into_inner();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

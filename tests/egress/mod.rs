@@ -1,5 +1,3 @@
-pub(crate) mod anthropic;
-pub(crate) mod api;
 mod clients;
 mod contents;
 mod evidence;
@@ -11,10 +9,7 @@ mod infrastructure;
 mod memory;
 mod no_hosts;
 mod no_proxy;
-pub(crate) mod openai;
 mod receivers;
 mod registries;
-mod script;
-pub(crate) mod server;
 mod usage;
 mod ways_out;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::evidence::{events, row};
-use crate::launch::world::{Ran, World, in_every_world, one_world, program};
+use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment, one_environment};
 
 /// Under `strict`, without the key of a gateway: nothing at all is open.
-fn run(world: &World, command: &[&str]) -> Ran {
-    let mut guard = world.guard(&["--json"], command);
+fn run(environment: &TestEnvironment, command: &[&str]) -> RunOutcome {
+    let mut guard = environment.guard_run(&["--json"], command);
     guard.env_remove("GEMINI_API_KEY");
-    world.finish(guard, b"")
+    environment.run_to_end(guard, b"")
 }
 
 /// Tries each of its clients once, and prints how each ended and after how many milliseconds.
@@ -43,16 +43,16 @@ def stands_for_no_name():
     except OSError as error:
         return f"errno {error.errno}"
 
-def program(*words):
+def guard_program(*words):
     ran = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return f"{ran.returncode} {ran.stdout}"
 
 NODE = "require('http').get('http://node.test/', () => console.log('answered')).on('error', (error) => console.log(error.code))"
 ways = {
     "urllib": urllib_client, "lookup": lookup, "address": address, "198.18": stands_for_no_name,
-    "curl": lambda: program("curl", "-sS", "https://curl.test/"),
-    "curl without proxy": lambda: program("curl", "-sS", "--noproxy", "*", "http://direct.test/"),
-    "node": lambda: program("node", "-e", NODE),
+    "curl": lambda: guard_program("curl", "-sS", "https://curl.test/"),
+    "curl without proxy": lambda: guard_program("curl", "-sS", "--noproxy", "*", "http://direct.test/"),
+    "node": lambda: guard_program("node", "-e", NODE),
 }
 told = {}
 for name, way in ways.items():
@@ -64,11 +64,12 @@ print(json.dumps(told))
 
 #[test]
 fn every_client_is_refused_at_once_and_every_refusal_is_told() {
-    in_every_world(|world| {
-        let ran = run(world, &["python3", "-c", CLIENTS]);
-        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
-        let told: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
-        eprintln!("{}: {told}", world.name());
+    in_every_environment(|environment| {
+        let outcome = run(environment, &["python3", "-c", CLIENTS]);
+        let problem = || format!("{}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
+        let told: Value =
+            serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        eprintln!("{}: {told}", environment.name());
         let answer = |name: &str| told[name][0].as_str().unwrap_or_default().to_string();
         assert!(
             answer("urllib")
@@ -86,61 +87,69 @@ fn every_client_is_refused_at_once_and_every_refusal_is_told() {
             assert!(told[1].as_f64() < Some(4000.0), "{name}: {}", problem());
         }
 
-        let refused = events(&ran, "deny.network");
-        let log = world.command(program()).args(["log", "--network"]).output().unwrap();
+        let refused = events(&outcome, "deny.network");
+        let log = environment.command(guard_program()).args(["log", "--network"]).output().unwrap();
         let log = String::from_utf8_lossy(&log.stdout).into_owned();
-        let denials = ran.result["denials"].to_string();
+        let denials = outcome.result["denials"].to_string();
         for host in ["urllib.test", "lookup.test", "curl.test", "direct.test", "node.test"] {
             let of_host: Vec<&Value> = refused.iter().filter(|event| event["data"]["host"] == host).collect();
             assert_eq!(of_host.len(), 1, "{host}: {}", problem());
             assert_eq!(of_host[0]["data"]["rule"], "network.default", "{host}: {}", problem());
             assert!(log.contains(host) && denials.contains(host), "{host}: {log}\n{}", problem());
-            assert_eq!(row(&ran, host)["refused"], 1, "{host}: {}", problem());
+            assert_eq!(row(&outcome, host)["refused"], 1, "{host}: {}", problem());
         }
         assert!(log.contains("192.0.2.1:443") && denials.contains("192.0.2.1:443"), "{log}\n{}", problem());
-        assert_eq!(row(&ran, "192.0.2.1")["refused"], 1, "{}", problem());
+        assert_eq!(row(&outcome, "192.0.2.1")["refused"], 1, "{}", problem());
     });
 }
 
 /// People see every refused host, also where there are more refusals than are shown.
 #[test]
 fn the_summary_names_refused_hosts() {
-    let world = one_world();
+    let environment = one_environment();
     let script = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do curl -s http://host-$n.test/ > /dev/null; done";
-    let ran = world.finish(world.guard(&[], &["bash", "-c", script]), b"");
-    assert!(ran.error.contains("refused: GET to host-1.test:80: The policy does not name"), "{}", ran.error);
-    assert!(ran.error.contains("  refused hosts: host-1.test:80, host-10.test:80, "), "{}", ran.error);
-    assert!(ran.error.contains(" and 2 more; `guard log --network` shows them"), "{}", ran.error);
+    let outcome = environment.run_to_end(environment.guard_run(&[], &["bash", "-c", script]), b"");
+    assert!(
+        outcome.error.contains("refused: GET to host-1.test:80: The policy does not name"),
+        "{}",
+        outcome.error
+    );
+    assert!(
+        outcome.error.contains("  refused hosts: host-1.test:80, host-10.test:80, "),
+        "{}",
+        outcome.error
+    );
+    assert!(outcome.error.contains(" and 2 more; `guard log --network` shows them"), "{}", outcome.error);
 }
 
 /// npm tries again for more than a minute when a name cannot be looked up; a refusal it believes.
 #[test]
 fn npm_gives_up_at_once() {
-    let world = one_world();
+    let environment = one_environment();
     if Command::new("npm").arg("--version").output().is_err() {
         eprintln!("SKIP: npm is not installed");
         return;
     }
     let script = "echo '{}' > package.json; npm install --no-audit --no-fund left-pad-of-nobody 2>&1";
-    let ran = run(&world, &["bash", "-c", script]);
-    let problem = || format!("{:?}\n{:#}\n{}", ran.took, ran.result, ran.error);
-    assert!(ran.printed().contains("403"), "{}", problem());
-    assert!(ran.took < Duration::from_secs(40), "{}", problem());
-    assert!(!events(&ran, "deny.network").is_empty(), "{}", problem());
+    let outcome = run(&environment, &["bash", "-c", script]);
+    let problem = || format!("{:?}\n{:#}\n{}", outcome.took, outcome.result, outcome.error);
+    assert!(outcome.printed().contains("403"), "{}", problem());
+    assert!(outcome.took < Duration::from_secs(40), "{}", problem());
+    assert!(!events(&outcome, "deny.network").is_empty(), "{}", problem());
 }
 
 /// The thread behind the proxy is started when somebody comes. Until then nobody is there to be kept busy.
 #[test]
 fn a_run_that_connects_to_nothing_has_no_thread_for_it() {
-    let world = one_world();
+    let environment = one_environment();
     let threads = "cat /proc/$PPID/task/*/comm";
     let count = |script: &str| {
         // Not in the sandbox, which sees no process of guard's.
         let mut guard =
-            world.guard(&["--quiet"], &["bash", "-c", &format!("{script}; touch ready; sleep 20")]);
+            environment.guard_run(&["--quiet"], &["bash", "-c", &format!("{script}; touch ready; sleep 20")]);
         guard.env_remove("GEMINI_API_KEY");
         let mut child = guard.spawn().unwrap();
-        let ready = world.folder.join("ready");
+        let ready = environment.directory.join("ready");
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         while !ready.exists() && std::time::Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::evidence::{Options, events, row};
-use super::server::{Authority, Response, Server};
-use crate::launch::world::{in_every_world, in_two_worlds, one_world};
+use crate::support::http_server::{Authority, Response, Server};
+use crate::support::{in_every_environment, in_two_environments, one_environment};
 
 const PROGRAMS: &str = r#"
 [[command]]
@@ -90,7 +90,7 @@ fn speaks_first() -> (TcpListener, u16) {
 
 #[test]
 fn names_are_reached_without_a_proxy_where_the_policy_allows_them() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let authority = Authority::new();
         let plain = Server::plain(|_| Response::text("plain-says"));
         let secure = Server::tls(&authority, &["secure.test", "other.test"], |_| Response::text("tls-says"));
@@ -104,12 +104,13 @@ fn names_are_reached_without_a_proxy_where_the_policy_allows_them() {
         ];
         let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
         let names = ["plain.test", "some.test", "secure.test", "other.test", "raw.test", "elsewhere.test"];
-        let options = Options::hosts(world, &allow, &names).believing(world, &authority);
+        let options = Options::hosts(environment, &allow, &names).believing(environment, &authority);
         let ports = [plain.port(), secure.port(), raw].map(|port| port.to_string());
         let words = ["python3", "-c", CLIENT, &ports[0], &ports[1], &ports[2]];
-        let ran = world.run(&options.words(), &words);
-        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
-        let told: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        let outcome = environment.run(&options.words(), &words);
+        let problem = || format!("{}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
+        let told: Value =
+            serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{}", problem()));
         let told = |name: &str| told[name].as_str().unwrap_or_default().to_string();
         for way in ["plain", "other host named", "whole address", "over six", "only some requests"] {
             assert!(told(way).contains("200") && told(way).contains("plain-says"), "{way}: {}", problem());
@@ -138,7 +139,7 @@ fn names_are_reached_without_a_proxy_where_the_policy_allows_them() {
         assert!(
             secure.requests().iter().all(|request| request.server_name.as_deref() == Some("secure.test"))
         );
-        let rules: Vec<String> = events(&ran, "deny.network")
+        let rules: Vec<String> = events(&outcome, "deny.network")
             .iter()
             .map(|event| format!("{} {}", event["data"]["host"], event["data"]["rule"]))
             .collect();
@@ -150,43 +151,44 @@ fn names_are_reached_without_a_proxy_where_the_policy_allows_them() {
         ] {
             assert!(rules.iter().any(|rule| rule == refusal), "{refusal}: {rules:?}\n{}", problem());
         }
-        assert!(row(&ran, "raw.test")["connections"].as_u64() > Some(0), "{}", problem());
+        assert!(row(&outcome, "raw.test")["connections"].as_u64() > Some(0), "{}", problem());
     });
 }
 
 /// ssh needs no command of its own to get through, and node's `http` none either.
 #[test]
 fn ssh_and_node() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let (_listener, raw) = speaks_first();
         let plain = Server::plain(|_| Response::text("plain-says"));
         let allow = [format!("raw git.test:{raw}"), format!("plain.test:{}", plain.port())];
         let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
-        let options = Options::policy(world, &allow, &["git.test", "plain.test", "elsewhere.test"], PROGRAMS);
+        let options =
+            Options::policy(environment, &allow, &["git.test", "plain.test", "elsewhere.test"], PROGRAMS);
         let script = format!(
             "ssh -v -o BatchMode=yes -p {raw} git.test true 2>&1 | grep 'remote software version'
              ssh -o BatchMode=yes elsewhere.test true; echo \"refused: $?\"
              node -e 'require(\"http\").get(process.argv[1], (answer) => answer.pipe(process.stdout))' {}",
             plain.url_as("plain.test", "/")
         );
-        let ran = world.run(&options.words(), &["bash", "-c", &script]);
-        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
-        if world.outside("command -v ssh >/dev/null && echo yes || echo no").trim() == "yes" {
-            assert!(ran.printed().contains("remote software version first"), "{}", problem());
-            assert!(ran.printed().contains("refused: 255"), "{}", problem());
-            assert_eq!(row(&ran, "elsewhere.test")["refused"], 1, "{}", problem());
+        let outcome = environment.run(&options.words(), &["bash", "-c", &script]);
+        let problem = || format!("{}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
+        if environment.run_outside("command -v ssh >/dev/null && echo yes || echo no").trim() == "yes" {
+            assert!(outcome.printed().contains("remote software version first"), "{}", problem());
+            assert!(outcome.printed().contains("refused: 255"), "{}", problem());
+            assert_eq!(row(&outcome, "elsewhere.test")["refused"], 1, "{}", problem());
         } else {
             eprintln!("SKIP: ssh is not installed");
         }
-        assert!(ran.printed().contains("plain-says"), "{}", problem());
-        assert!(ran.took < Duration::from_secs(60), "{:?}", ran.took);
+        assert!(outcome.printed().contains("plain-says"), "{}", problem());
+        assert!(outcome.took < Duration::from_secs(60), "{:?}", outcome.took);
     });
 }
 
 /// Whatever is said to the name server, it is there for the next question; and what it tells leads nowhere but by the rules.
 #[test]
 fn nonsense_to_the_name_server() {
-    let world = one_world();
+    let environment = one_environment();
     let script = r#"
 import socket, struct
 servers = [line.split()[1] for line in open("/etc/resolv.conf") if line.startswith("nameserver ")] or ["127.0.0.1"]
@@ -219,12 +221,12 @@ except PermissionError:
     print("other name servers are refused")
 print("not raw", socket.create_connection(("good.test", 22), timeout=30).recv(10))
 "#;
-    let options = Options::hosts(&world, &["good.test:443,22"], &["good.test"]);
-    let ran = world.run(&options.words(), &["python3", "-c", script]);
+    let options = Options::hosts(&environment, &["good.test:443,22"], &["good.test"]);
+    let outcome = environment.run(&options.words(), &["python3", "-c", script]);
     let expected = "ok c6120001\ntext 3\nshort 01028181\nhalf \nlong \nanswer 1\nagain c6120001\nother name servers are refused\n\
                     not raw b''\n";
-    assert_eq!(ran.printed(), expected, "{:#}\n{}", ran.result, ran.error);
-    let refused = events(&ran, "deny.network");
+    assert_eq!(outcome.printed(), expected, "{:#}\n{}", outcome.result, outcome.error);
+    let refused = events(&outcome, "deny.network");
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert_eq!(refused[0]["data"]["rule"], "network.tls", "{refused:?}");
 }

@@ -1,4 +1,4 @@
-//! Routes that make a [`Server`](super::server::Server) what package tools and git fetch from, each with one tiny thing in it.
+//! Routes that make a [`Server`](crate::support::http_server::Server) what package tools and git fetch from, each with one tiny thing in it.
 //!
 //! What lies there is made anew in a directory of the test, with the tools of this machine.
 
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::server::{Request, Response};
+use crate::support::http_server::{Request, Response};
 
 /// The name of everything here, and its version.
 pub(crate) const NAME: &str = "guard-tiny";

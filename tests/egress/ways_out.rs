@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::evidence::{Options, events, probe, row};
 use super::receivers::Receivers;
-use super::server::{Request, Response, Server};
-use crate::launch::world::{World, in_every_world, in_two_worlds, program};
+use crate::support::http_server::{Request, Response, Server};
+use crate::support::{TestEnvironment, guard_program, in_every_environment, in_two_environments};
 
 /// So that it is the network that refuses, and no rule about programs.
 const PROGRAMS: &str = r#"
@@ -53,8 +53,8 @@ const NOT_EVERYWHERE: [&str; 8] =
 type Told = BTreeMap<String, String>;
 
 /// Writes down where everything listens, for the probe.
-fn plan(world: &World, receivers: &Receivers) -> PathBuf {
-    let path = world.folder.join("plan.json");
+fn plan(environment: &TestEnvironment, receivers: &Receivers) -> PathBuf {
+    let path = environment.directory.join("plan.json");
     std::fs::write(&path, receivers.plan().to_string()).unwrap();
     path
 }
@@ -64,15 +64,15 @@ const WITH_CONNECTION: &str = "exec 9<>/dev/tcp/127.0.0.1/$0; exec \"$@\"";
 
 #[test]
 fn nothing_arrives_by_forty_ways() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let script = probe("ways_out.py");
-        let (script, name) = (script.to_str().unwrap(), world.name());
+        let (script, name) = (script.to_str().unwrap(), environment.name());
         let bare = Receivers::new();
-        let mut command = world.command("bash");
+        let mut command = environment.command("bash");
         command.args(["-c", WITH_CONNECTION, &bare.port().to_string(), "python3", script]);
-        command.arg(plan(world, &bare));
-        let ran = world.finish(command, b"");
-        let told: Told = serde_json::from_value(ran.result).unwrap();
+        command.arg(plan(environment, &bare));
+        let outcome = environment.run_to_end(command, b"");
+        let told: Told = serde_json::from_value(outcome.result).unwrap();
         let expected: Vec<&str> = told
             .keys()
             .map(String::as_str)
@@ -87,19 +87,20 @@ fn nothing_arrives_by_forty_ways() {
         drop(bare);
 
         let receivers = Receivers::new();
-        let options = Options::policy(world, &["good.test:443"], &["good.test"], PROGRAMS).probing();
+        let options = Options::policy(environment, &["good.test:443"], &["good.test"], PROGRAMS).probing();
         let mut all = vec!["--json"];
         all.extend(options.words());
-        let plan = plan(world, &receivers);
-        let words = world.arguments(&all, &["python3", script, plan.to_str().unwrap()]);
-        let mut command = world.command("bash");
-        command.args(["-c", WITH_CONNECTION, &receivers.port().to_string()]).arg(program()).args(words);
-        let ran = std::thread::scope(|scope| {
-            scope.spawn(|| at_the_doors_port(world, &receivers));
-            world.finish(command, b"")
+        let plan = plan(environment, &receivers);
+        let words = environment.guard_run_arguments(&all, &["python3", script, plan.to_str().unwrap()]);
+        let mut command = environment.command("bash");
+        command.args(["-c", WITH_CONNECTION, &receivers.port().to_string()]).arg(guard_program()).args(words);
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| at_the_doors_port(environment, &receivers));
+            environment.run_to_end(command, b"")
         });
-        let problem = || format!("{name}\n{:#}\n{}", ran.result, ran.error);
-        let tried: Told = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        let problem = || format!("{name}\n{:#}\n{}", outcome.result, outcome.error);
+        let tried: Told =
+            serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{}", problem()));
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(receivers.arrived(), Vec::<String>::new(), "{}", problem());
         assert!(!receivers.text().contains("way-"), "{}", receivers.text());
@@ -108,7 +109,7 @@ fn nothing_arrives_by_forty_ways() {
             tried.iter().filter(|(_, said)| *said == "done").map(|(way, _)| way).collect();
         // A shell does not know what became of what it left behind.
         assert_eq!(done, ["detached"], "{}", problem());
-        let refused = events(&ran, "deny.connect");
+        let refused = events(&outcome, "deny.connect");
         for to in ["127.0.0.1", "127.0.0.2", "0.0.0.0", "[::ffff:127.0.0.1]"] {
             let to = format!("connect to {to}:{}", receivers.port());
             let is_told =
@@ -119,8 +120,8 @@ fn nothing_arrives_by_forty_ways() {
 }
 
 /// Listens for UDP at the number of the run's door, once the probe has said which that is.
-fn at_the_doors_port(world: &World, receivers: &Receivers) {
-    let (door, ready) = (world.folder.join("door"), world.folder.join("door-ready"));
+fn at_the_doors_port(environment: &TestEnvironment, receivers: &Receivers) {
+    let (door, ready) = (environment.directory.join("door"), environment.directory.join("door-ready"));
     let deadline = Instant::now() + Duration::from_secs(10);
     while Instant::now() < deadline {
         if let Ok(port) = std::fs::read_to_string(&door).unwrap_or_default().parse() {
@@ -162,12 +163,12 @@ fn smuggled(server: &Server) -> Vec<String> {
 
 #[test]
 fn no_words_to_the_proxy_lead_elsewhere() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let script = probe("through_proxy.py");
-        let (script, name) = (script.to_str().unwrap(), world.name());
+        let (script, name) = (script.to_str().unwrap(), environment.name());
         let lay_out = |receivers: &Receivers, plain: &Server, raw: &Receivers| {
             let plan = json!({ "tcp": receivers.port(), "tcp6": receivers.port6(), "plain": plain.port(), "raw": raw.port() });
-            let path = world.folder.join("plan.json");
+            let path = environment.directory.join("plan.json");
             std::fs::write(&path, plan.to_string()).unwrap();
             path
         };
@@ -175,14 +176,15 @@ fn no_words_to_the_proxy_lead_elsewhere() {
 
         // Through a proxy that believes everything, every one of them arrives.
         let (receivers, raw, plain) = (Receivers::new(), Receivers::new(), serve());
-        let port = world.folder.join("open-port");
-        let open = world.command("python3").arg(script).arg("open").arg(&port).spawn().unwrap();
+        let port = environment.directory.join("open-port");
+        let open = environment.command("python3").arg(script).arg("open").arg(&port).spawn().unwrap();
         let _open = Ending(open);
-        let mut command = world.command("python3");
+        let mut command = environment.command("python3");
         command.env("https_proxy", format!("http://127.0.0.1:{}", said(&port)));
         command.arg(script).arg(lay_out(&receivers, &plain, &raw));
-        let ran = world.finish(command, b"");
-        let told: Told = serde_json::from_value(ran.result).unwrap_or_else(|_| panic!("{}", ran.error));
+        let outcome = environment.run_to_end(command, b"");
+        let told: Told =
+            serde_json::from_value(outcome.result).unwrap_or_else(|_| panic!("{}", outcome.error));
         let mut arrived = receivers.arrived();
         arrived.extend(raw.arrived());
         let hidden = smuggled(&plain);
@@ -201,11 +203,12 @@ fn no_words_to_the_proxy_lead_elsewhere() {
         ];
         let allow: Vec<&str> = allow.iter().map(String::as_str).collect();
         let names = ["good.test", "plain.test", "loop.test", "evil.test", "x.good.test", "notgood.test"];
-        let options = Options::hosts(world, &allow, &names).probing();
+        let options = Options::hosts(environment, &allow, &names).probing();
         let plan = lay_out(&receivers, &plain, &raw);
-        let ran = world.run(&options.words(), &["python3", script, plan.to_str().unwrap()]);
-        let problem = || format!("{name}\n{}\n{:#}\n{}", ran.printed(), ran.result, ran.error);
-        let tried: Told = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        let outcome = environment.run(&options.words(), &["python3", script, plan.to_str().unwrap()]);
+        let problem = || format!("{name}\n{}\n{:#}\n{}", outcome.printed(), outcome.result, outcome.error);
+        let tried: Told =
+            serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{}", problem()));
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!(receivers.arrived(), Vec::<String>::new(), "{}", problem());
         assert_eq!(raw.arrived(), Vec::<String>::new(), "{}", problem());
@@ -225,12 +228,12 @@ fn no_words_to_the_proxy_lead_elsewhere() {
             let count = request.headers.iter().filter(|(name, _)| lengths.contains(&name.as_str())).count();
             assert!(count <= 1, "{request:?}");
         }
-        let refusals = events(&ran, "deny.network");
+        let refusals = events(&outcome, "deny.network");
         let rules = |rule: &str| refusals.iter().filter(|event| event["data"]["rule"] == rule).count();
         for rule in ["network.default", "network.host", "network.private", "network.tls"] {
             assert!(rules(rule) > 0, "{rule}: {}", problem());
         }
-        assert!(row(&ran, "evil.test")["refused"].as_u64() > Some(0), "{}", problem());
+        assert!(row(&outcome, "evil.test")["refused"].as_u64() > Some(0), "{}", problem());
         assert!(tried["own-door-by-name"].contains("403"), "{}", problem());
     });
 }
@@ -246,10 +249,10 @@ fn is_known_call(request: &Request) -> bool {
 
 #[test]
 fn no_words_to_a_gateway_use_the_key_for_something_else() {
-    in_every_world(|world| {
-        let (script, name) = (probe("through_gateway.py"), world.name());
+    in_every_environment(|environment| {
+        let (script, name) = (probe("through_gateway.py"), environment.name());
         let receivers = Receivers::new();
-        let plan = world.folder.join("plan.json");
+        let plan = environment.directory.join("plan.json");
         std::fs::write(&plan, json!({ "tcp": receivers.port() }).to_string()).unwrap();
         let serve = || {
             let cookie = "of=the-api";
@@ -262,20 +265,22 @@ fn no_words_to_a_gateway_use_the_key_for_something_else() {
 
         // Asked directly, the API gets all of it.
         let api = serve();
-        let mut command = world.command("python3");
+        let mut command = environment.command("python3");
         command.env("GOOGLE_GEMINI_BASE_URL", api.url("")).arg(&script).arg(&plan);
-        let ran = world.finish(command, b"");
-        assert!(calls(&api) > 15, "{name}: {:?}", ran.error);
-        let told = ran.result["told"].as_object().unwrap().len();
+        let outcome = environment.run_to_end(command, b"");
+        assert!(calls(&api) > 15, "{name}: {:?}", outcome.error);
+        let told = outcome.result["told"].as_object().unwrap().len();
 
         let api = serve();
         let script = script.to_str().unwrap();
         let options = Options::default().and(&["--json", "--policy", "strict"]).probing();
-        let mut command = world.guard(&options.words(), &["python3", script, plan.to_str().unwrap()]);
+        let mut command =
+            environment.guard_run(&options.words(), &["python3", script, plan.to_str().unwrap()]);
         command.env("GEMINI_API_KEY", KEY).env("GOOGLE_GEMINI_BASE_URL", api.url(""));
-        let ran = world.finish(command, b"");
-        let problem = || format!("{name}\n{:#}\n{}", ran.result, ran.error);
-        let said: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        let outcome = environment.run_to_end(command, b"");
+        let problem = || format!("{name}\n{:#}\n{}", outcome.result, outcome.error);
+        let said: Value =
+            serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{}", problem()));
         assert_eq!(said["told"].as_object().unwrap().len(), told, "{}", problem());
         assert_eq!(calls(&api), 0, "{:?}", api.requests());
         for request in api.requests() {
@@ -316,8 +321,8 @@ fn no_words_to_a_gateway_use_the_key_for_something_else() {
             // Two hosts are no request at all; hyper may say so itself.
             assert!(is_fine == handed_on.contains(&way.as_str()) || way == "host", "{way}: {line}");
         }
-        assert!(!events(&ran, "deny.network").is_empty(), "{}", problem());
-        assert!(!std::fs::read_to_string(ran.transcript()).unwrap().contains(KEY), "{}", problem());
+        assert!(!events(&outcome, "deny.network").is_empty(), "{}", problem());
+        assert!(!std::fs::read_to_string(outcome.transcript()).unwrap().contains(KEY), "{}", problem());
     });
 }
 
@@ -355,44 +360,45 @@ fn hears(port: u16, words: &str) -> Vec<u8> {
     heard
 }
 
-fn ports(world: &World) -> (u16, u16) {
-    let ports: Value = serde_json::from_str(&said(&world.folder.join("ports"))).unwrap();
+fn ports(environment: &TestEnvironment) -> (u16, u16) {
+    let ports: Value = serde_json::from_str(&said(&environment.directory.join("ports"))).unwrap();
     let port = |name: &str| u16::try_from(ports[name].as_u64().unwrap()).unwrap();
     (port("proxy"), port("gateway"))
 }
 
 #[test]
 fn nobody_else_comes_in_while_the_run_does() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let plain = Server::plain(|_| Response::text("fine"));
         let api = Server::plain(|_| Response::json(200, &json!({})));
         let place = format!("plain.test:{}", plain.port());
         let options =
-            Options::hosts(world, &[&place], &["plain.test"]).and(&["--json", "--preset", "gemini"]);
-        std::fs::write(world.folder.join("busy.py"), BUSY).unwrap();
-        let mut command = world.guard(&options.words(), &["python3", "busy.py", &place]);
+            Options::hosts(environment, &[&place], &["plain.test"]).and(&["--json", "--preset", "gemini"]);
+        std::fs::write(environment.directory.join("busy.py"), BUSY).unwrap();
+        let mut command = environment.guard_run(&options.words(), &["python3", "busy.py", &place]);
         command.env("GEMINI_API_KEY", KEY).env("GOOGLE_GEMINI_BASE_URL", api.url(""));
-        let ran = std::thread::scope(|scope| {
-            let run = scope.spawn(|| world.finish(command, b""));
-            let (proxy, gateway) = ports(world);
+        let outcome = std::thread::scope(|scope| {
+            let run = scope.spawn(|| environment.run_to_end(command, b""));
+            let (proxy, gateway) = ports(environment);
             for _ in 0..6 {
                 let asked =
                     format!("GET http://{place}/outsider HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-                assert_eq!(hears(proxy, &asked), b"", "{}", world.name());
+                assert_eq!(hears(proxy, &asked), b"", "{}", environment.name());
                 let asked = "GET /v1beta/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-                assert_eq!(hears(gateway, asked), b"", "{}", world.name());
+                assert_eq!(hears(gateway, asked), b"", "{}", environment.name());
             }
-            std::fs::write(world.folder.join("stop"), "").unwrap();
+            std::fs::write(environment.directory.join("stop"), "").unwrap();
             run.join().unwrap()
         });
-        let problem = || format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
-        let said: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{}", problem()));
+        let problem = || format!("{}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
+        let said: Value =
+            serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{}", problem()));
         assert!(said[0].as_u64() > Some(0), "{}", problem());
         assert!(plain.requests().iter().all(|request| request.target == "/"), "{:?}", plain.requests());
         assert_eq!(plain.requests().len() as u64, said[0].as_u64().unwrap(), "{}", problem());
         assert_eq!(api.requests().len(), 0);
         // So many strangers would fill a transcript; the first are enough.
-        assert_eq!(events(&ran, "network.outsider").len(), 10, "{}", problem());
+        assert_eq!(events(&outcome, "network.outsider").len(), 10, "{}", problem());
     });
 }
 
@@ -440,80 +446,81 @@ except ConnectionError:
 /// Who comes in is known by where they come from; that must not outlive the visit.
 #[test]
 fn nobody_comes_in_by_a_port_that_the_run_has_left() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         // Ports are the machine's: now and then somebody else knocks at this one, or has the other.
-        let undisturbed = (0..5).any(|_| follows_through_a_port(world));
-        assert!(undisturbed, "{}: always somebody else", world.name());
+        let undisturbed = (0..5).any(|_| follows_through_a_port(environment));
+        assert!(undisturbed, "{}: always somebody else", environment.name());
     });
 }
 
 /// Whether nobody else was there; then it was as it should be.
-fn follows_through_a_port(world: &World) -> bool {
+fn follows_through_a_port(environment: &TestEnvironment) -> bool {
     for made in ["knocked", "stop"] {
-        let _ = std::fs::remove_file(world.folder.join(made));
+        let _ = std::fs::remove_file(environment.directory.join(made));
     }
-    let options = Options::hosts(world, &["good.test:443"], &["good.test"]).and(&["--json"]);
-    std::fs::write(world.folder.join("knocks.py"), KNOCKS_TWICE).unwrap();
-    let command = world.guard(&options.words(), &["python3", "knocks.py"]);
-    let (ran, port, heard) = std::thread::scope(|scope| {
-        let run = scope.spawn(|| world.finish(command, b""));
-        let ports = said(&world.folder.join("knocked"));
+    let options = Options::hosts(environment, &["good.test:443"], &["good.test"]).and(&["--json"]);
+    std::fs::write(environment.directory.join("knocks.py"), KNOCKS_TWICE).unwrap();
+    let command = environment.guard_run(&options.words(), &["python3", "knocks.py"]);
+    let (outcome, port, heard) = std::thread::scope(|scope| {
+        let run = scope.spawn(|| environment.run_to_end(command, b""));
+        let ports = said(&environment.directory.join("knocked"));
         let follower =
-            world.command("python3").args(["-c", FOLLOWS]).args(ports.split(' ')).output().unwrap();
-        std::fs::write(world.folder.join("stop"), "").unwrap();
+            environment.command("python3").args(["-c", FOLLOWS]).args(ports.split(' ')).output().unwrap();
+        std::fs::write(environment.directory.join("stop"), "").unwrap();
         let port = ports.split(' ').next().unwrap_or_default().to_string();
         (run.join().unwrap(), port, follower)
     });
     let knocked = format!("knocked: 0 {}", libc::EISCONN);
-    assert!(ran.printed().contains(&knocked), "{:#}", ran.result);
-    let outsiders = events(&ran, "network.outsider");
+    assert!(outcome.printed().contains(&knocked), "{:#}", outcome.result);
+    let outsiders = events(&outcome, "network.outsider");
     let from_there = format!("127.0.0.1:{port}");
     if !heard.status.success() || outsiders.iter().any(|outsider| outsider["data"]["from"] != from_there) {
         eprintln!("not alone at {port}: {heard:?} {outsiders:?}");
         return false;
     }
-    assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "b''", "{}: {heard:?}", world.name());
-    assert_eq!(outsiders.len(), 1, "{:#}", ran.result);
+    assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "b''", "{}: {heard:?}", environment.name());
+    assert_eq!(outsiders.len(), 1, "{:#}", outcome.result);
     true
 }
 
 #[test]
 fn two_runs_have_nothing_of_each_others_doors() {
-    in_two_worlds(|first| {
-        in_two_worlds(|second| {
+    in_two_environments(|first| {
+        in_two_environments(|second| {
             if second.name() == first.name() {
                 return;
             }
             let plain = Server::plain(|_| Response::text("fine"));
             let place = format!("plain.test:{}", plain.port());
-            let start = |world: &World, other: &World| {
-                let ports = other.folder.join("ports");
-                let options =
-                    Options::hosts(world, &[&place], &["plain.test"]).and(&["--json", "--preset", "gemini"]);
-                let options = options.and(&["--read", other.folder.to_str().unwrap()]);
-                std::fs::write(world.folder.join("busy.py"), BUSY).unwrap();
-                let mut command =
-                    world.guard(&options.words(), &["python3", "busy.py", &place, ports.to_str().unwrap()]);
+            let start = |environment: &TestEnvironment, other: &TestEnvironment| {
+                let ports = other.directory.join("ports");
+                let options = Options::hosts(environment, &[&place], &["plain.test"])
+                    .and(&["--json", "--preset", "gemini"]);
+                let options = options.and(&["--read", other.directory.to_str().unwrap()]);
+                std::fs::write(environment.directory.join("busy.py"), BUSY).unwrap();
+                let mut command = environment
+                    .guard_run(&options.words(), &["python3", "busy.py", &place, ports.to_str().unwrap()]);
                 command.env("GEMINI_API_KEY", KEY);
                 command
             };
             let (one, two) = (start(first, second), start(second, first));
             let (one, two) = std::thread::scope(|scope| {
-                let runs = [scope.spawn(|| first.finish(one, b"")), scope.spawn(|| second.finish(two, b""))];
-                for world in [first, second] {
-                    let _ = ports(world);
+                let runs =
+                    [scope.spawn(|| first.run_to_end(one, b"")), scope.spawn(|| second.run_to_end(two, b""))];
+                for environment in [first, second] {
+                    let _ = ports(environment);
                 }
-                for world in [first, second] {
-                    std::fs::write(world.folder.join("stop"), "").unwrap();
+                for environment in [first, second] {
+                    std::fs::write(environment.directory.join("stop"), "").unwrap();
                 }
-                let mut ran = runs.map(|run| run.join().unwrap()).into_iter();
-                (ran.next().unwrap(), ran.next().unwrap())
+                let mut outcome = runs.map(|run| run.join().unwrap()).into_iter();
+                (outcome.next().unwrap(), outcome.next().unwrap())
             });
-            for ran in [one, two] {
-                let said: Value = serde_json::from_str(&ran.printed())
-                    .unwrap_or_else(|_| panic!("{:#}\n{}", ran.result, ran.error));
-                assert!(said[0].as_u64() > Some(0), "{:#}", ran.result);
-                assert_eq!(said[1], json!(["PermissionError", "PermissionError"]), "{:#}", ran.result);
+            for outcome in [one, two] {
+                let said: Value = serde_json::from_str(&outcome.printed())
+                    .unwrap_or_else(|_| panic!("{:#}\n{}", outcome.result, outcome.error));
+                assert!(said[0].as_u64() > Some(0), "{:#}", outcome.result);
+                assert_eq!(said[1], json!(["PermissionError", "PermissionError"]), "{:#}", outcome.result);
             }
         });
     });

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use guard::forge::{Kind, Remote, Token};
 
-use crate::egress::server::Server;
+use crate::support::http_server::Server;
 
 /// The user's token: it must be nowhere but in one header.
 pub(crate) const SECRET: &str = "ghp_0123456789abcdefSECRETabcdef0123456789";

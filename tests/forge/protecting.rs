@@ -8,7 +8,7 @@ use guard::forge::{Protection, protection};
 use serde_json::{Value, json};
 
 use super::{SECRET, impatient, is_silent, remote, remote_at, token};
-use crate::egress::server::{Authority, Request, Response, Server, Step};
+use crate::support::http_server::{Authority, Request, Response, Server, Step};
 
 const RULES: &str = "/repos/acme/widget/rules/branches/main";
 const CLASSIC: &str = "/repos/acme/widget/branches/main/protection";

@@ -6,7 +6,7 @@ use guard::forge::{ForgeError, Proposal, PullRequest, Remote, pull_request};
 use serde_json::{Value, json};
 
 use super::{SECRET, environment, impatient, is_silent, remote, token};
-use crate::egress::server::{Request, Response, Server, Step};
+use crate::support::http_server::{Request, Response, Server, Step};
 
 /// A repository's pull requests, as GitHub keeps them.
 #[derive(Default)]

@@ -9,43 +9,42 @@ use guard::forge::{ForgeError, Push, Remote, push};
 use guard::workspace::Repository;
 
 use super::is_silent;
-use crate::support::make_program;
-use crate::workspace::{Place, git, git_in};
+use crate::support::{TestRepository, git, git_in, make_program};
 
 /// A user's repository with a branch of a task, and the bare one it is pushed to.
-struct World {
-    place: Place,
+struct PushFixture {
+    source: TestRepository,
     bare: PathBuf,
 }
 
-impl World {
+impl PushFixture {
     fn new() -> Self {
-        let place = Place::new();
-        let bare = place.scratch.0.join("bare.git");
-        git(&place.scratch.0, &["init", "--quiet", "--bare", "bare.git"]);
-        place.git(&["remote", "add", "origin", bare.to_str().unwrap()]);
-        place.git(&["push", "--quiet", "origin", "main"]);
-        place.git(&["branch", "task/x"]);
-        let world = Self { place, bare };
-        world.commit("task/x", "work");
-        world
+        let source = TestRepository::new();
+        let bare = source.scratch.0.join("bare.git");
+        git(&source.scratch.0, &["init", "--quiet", "--bare", "bare.git"]);
+        source.git(&["remote", "add", "origin", bare.to_str().unwrap()]);
+        source.git(&["push", "--quiet", "origin", "main"]);
+        source.git(&["branch", "task/x"]);
+        let fixture = Self { source, bare };
+        fixture.commit("task/x", "work");
+        fixture
     }
 
     /// A commit on a branch that is checked out nowhere.
     fn commit(&self, branch: &str, words: &str) -> String {
         let name = format!("refs/heads/{branch}");
-        let commit = self.place.git(&["commit-tree", &format!("{name}^{{tree}}"), "-p", &name, "-m", words]);
-        self.place.git(&["update-ref", &name, &commit]);
+        let commit = self.source.git(&["commit-tree", &format!("{name}^{{tree}}"), "-p", &name, "-m", words]);
+        self.source.git(&["update-ref", &name, &commit]);
         commit
     }
 
     fn tip(&self, branch: &str) -> String {
-        self.place.git(&["rev-parse", &format!("refs/heads/{branch}")])
+        self.source.git(&["rev-parse", &format!("refs/heads/{branch}")])
     }
 
     /// The repository, with what it says taken for the user's own.
     fn repository(&self) -> Repository {
-        self.place.find_trusted()
+        self.source.find_trusted()
     }
 
     fn remote(&self) -> Remote {
@@ -70,7 +69,7 @@ impl World {
 
     /// A program that leaves a mark when it is run.
     fn trap(&self, path: &Path) -> PathBuf {
-        let mark = self.place.scratch.0.join("it-ran");
+        let mark = self.source.scratch.0.join("it-ran");
         self.script(path, &format!("touch {}", mark.display()));
         mark
     }
@@ -78,56 +77,56 @@ impl World {
 
 #[test]
 fn a_branch_is_pushed_once_and_then_forward() {
-    let world = World::new();
-    let (main, tip) = (world.tip("main"), world.tip("task/x"));
-    let pushed = world.push("refs/heads/task/x").unwrap();
+    let fixture = PushFixture::new();
+    let (main, tip) = (fixture.tip("main"), fixture.tip("task/x"));
+    let pushed = fixture.push("refs/heads/task/x").unwrap();
     assert_eq!(pushed, Push { branch: "task/x".to_string(), tip: tip.clone(), already: false });
     let both = |tip: &str| vec![format!("refs/heads/main {main}"), format!("refs/heads/task/x {tip}")];
-    assert_eq!(world.refs(), both(&tip));
+    assert_eq!(fixture.refs(), both(&tip));
     // Done already, as after a crash.
-    assert_eq!(world.push("task/x").unwrap(), Push { already: true, ..pushed });
-    let next = world.commit("task/x", "more");
-    assert_eq!(world.push("task/x").unwrap().tip, next);
-    assert_eq!(world.refs(), both(&next));
+    assert_eq!(fixture.push("task/x").unwrap(), Push { already: true, ..pushed });
+    let next = fixture.commit("task/x", "more");
+    assert_eq!(fixture.push("task/x").unwrap().tip, next);
+    assert_eq!(fixture.refs(), both(&next));
 }
 
 #[test]
 fn what_is_not_forward_is_not_pushed() {
-    let world = World::new();
-    world.push("task/x").unwrap();
-    let there = world.tip("task/x");
+    let fixture = PushFixture::new();
+    fixture.push("task/x").unwrap();
+    let there = fixture.tip("task/x");
     for rewritten in [true, false] {
-        world.place.git(&["update-ref", "refs/heads/task/x", "main"]);
+        fixture.source.git(&["update-ref", "refs/heads/task/x", "main"]);
         if rewritten {
-            world.commit("task/x", "rewritten");
+            fixture.commit("task/x", "rewritten");
         }
-        let error = world.push("task/x").unwrap_err();
+        let error = fixture.push("task/x").unwrap_err();
         assert!(matches!(error, ForgeError::NotForward { .. }), "{error:?}");
         assert!(error.to_string().contains("nothing was pushed") && error.hint().is_some());
-        assert!(world.refs().contains(&format!("refs/heads/task/x {there}")));
+        assert!(fixture.refs().contains(&format!("refs/heads/task/x {there}")));
     }
     // Not even where the user's configuration would have it forced.
-    world.place.git(&["config", "remote.origin.push", "+refs/heads/*:refs/heads/*"]);
-    world.place.git(&["config", "push.default", "matching"]);
-    assert!(matches!(world.push("task/x"), Err(ForgeError::NotForward { .. })));
+    fixture.source.git(&["config", "remote.origin.push", "+refs/heads/*:refs/heads/*"]);
+    fixture.source.git(&["config", "push.default", "matching"]);
+    assert!(matches!(fixture.push("task/x"), Err(ForgeError::NotForward { .. })));
     // Somebody else's commits, which are not here at all.
-    git(&world.place.scratch.0, &["clone", "--quiet", "bare.git", "elsewhere", "--branch", "task/x"]);
-    let elsewhere = world.place.scratch.0.join("elsewhere");
+    git(&fixture.source.scratch.0, &["clone", "--quiet", "bare.git", "elsewhere", "--branch", "task/x"]);
+    let elsewhere = fixture.source.scratch.0.join("elsewhere");
     git(&elsewhere, &["commit", "--quiet", "--allow-empty", "-m", "theirs"]);
     git(&elsewhere, &["push", "--quiet"]);
-    assert!(matches!(world.push("task/x"), Err(ForgeError::NotForward { .. })));
+    assert!(matches!(fixture.push("task/x"), Err(ForgeError::NotForward { .. })));
 }
 
 #[test]
 fn the_base_is_never_pushed_to() {
-    let world = World::new();
-    let before = world.refs();
-    world.commit("main", "work");
+    let fixture = PushFixture::new();
+    let before = fixture.refs();
+    fixture.commit("main", "work");
     for branch in ["develop", "trunk", "master"] {
-        world.place.git(&["branch", branch, "main"]);
-        world.commit(branch, "work");
+        fixture.source.git(&["branch", branch, "main"]);
+        fixture.commit(branch, "work");
     }
-    world.place.git(&["symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk"]);
+    fixture.source.git(&["symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk"]);
     for (branch, base) in [
         ("main", "main"),
         ("refs/heads/main", "task/x"),
@@ -139,18 +138,18 @@ fn the_base_is_never_pushed_to() {
         ("develop", "heads/develop"),
         ("trunk", "main"),
     ] {
-        let error = push(&world.repository(), &world.remote(), branch, base).unwrap_err();
+        let error = push(&fixture.repository(), &fixture.remote(), branch, base).unwrap_err();
         assert!(error.to_string().contains("it is a base or default branch"), "{branch} {base}: {error}");
         assert!(error.hint().is_some());
     }
-    assert_eq!(world.refs(), before);
+    assert_eq!(fixture.refs(), before);
 }
 
 #[test]
 fn only_one_branch_that_is_there() {
-    let world = World::new();
-    let before = world.refs();
-    world.place.git(&["tag", "v1", "task/x"]);
+    let fixture = PushFixture::new();
+    let before = fixture.refs();
+    fixture.source.git(&["tag", "v1", "task/x"]);
     for odd in [
         "refs/tags/v1",
         "v1",
@@ -169,22 +168,22 @@ fn only_one_branch_that_is_there() {
         "task/x\nmain",
         "HEAD",
     ] {
-        let error = world.push(odd).unwrap_err();
+        let error = fixture.push(odd).unwrap_err();
         assert!(matches!(error, ForgeError::Workspace(_)) && error.hint().is_some(), "{odd:?}: {error:?}");
     }
     // Nor a remote that is an address.
-    let repository = world.repository();
-    for odd in [world.bare.to_str().unwrap(), "--receive-pack=touch it", "ext::touch it"] {
+    let repository = fixture.repository();
+    for odd in [fixture.bare.to_str().unwrap(), "--receive-pack=touch it", "ext::touch it"] {
         let error = repository.push(odd, "refs/heads/task/x", Duration::from_secs(60)).unwrap_err();
         assert!(error.to_string().contains("there is no remote"), "{odd}: {error}");
     }
-    assert_eq!(world.refs(), before);
+    assert_eq!(fixture.refs(), before);
 }
 
 #[test]
 fn nothing_that_configuration_adds_goes_along() {
-    let world = World::new();
-    world.place.git(&["tag", "-a", "v1", "-m", "v1", "task/x"]);
+    let fixture = PushFixture::new();
+    fixture.source.git(&["tag", "-a", "v1", "-m", "v1", "task/x"]);
     for (key, value) in [
         ("push.followTags", "true"),
         ("remote.origin.mirror", "true"),
@@ -192,11 +191,11 @@ fn nothing_that_configuration_adds_goes_along() {
         ("push.recurseSubmodules", "check"),
         ("push.gpgSign", "true"),
     ] {
-        world.place.git(&["config", key, value]);
+        fixture.source.git(&["config", key, value]);
     }
-    world.push("task/x").unwrap();
+    fixture.push("task/x").unwrap();
     let names: Vec<String> =
-        world.refs().iter().map(|line| line.split(' ').next().unwrap().to_string()).collect();
+        fixture.refs().iter().map(|line| line.split(' ').next().unwrap().to_string()).collect();
     assert_eq!(names, ["refs/heads/main", "refs/heads/task/x"]);
 }
 
@@ -209,20 +208,20 @@ fn no_hooks_run() {
         (Some(".husky"), "project/.husky/pre-push"),
         (Some("TREE/.husky"), "tree/.husky/pre-push"),
     ] {
-        let world = World::new();
-        let scratch = &world.place.scratch.0;
-        world.place.git(&["worktree", "add", "--quiet", "../tree", "task/x"]);
-        let mark = world.trap(&scratch.join(file));
+        let fixture = PushFixture::new();
+        let scratch = &fixture.source.scratch.0;
+        fixture.source.git(&["worktree", "add", "--quiet", "../tree", "task/x"]);
+        let mark = fixture.trap(&scratch.join(file));
         if let Some(folder) = setting {
             let folder = folder.replace("TREE", scratch.join("tree").to_str().unwrap());
-            world.place.git(&["config", "core.hooksPath", &folder]);
+            fixture.source.git(&["config", "core.hooksPath", &folder]);
         }
         let from = Repository::find(&scratch.join("tree")).unwrap().unwrap();
         let from = Repository { trusted: true, ..from };
-        push(&from, &world.remote(), "task/x", "main").unwrap();
+        push(&from, &fixture.remote(), "task/x", "main").unwrap();
         assert!(!mark.exists(), "{file} ran");
         // It would have, by the user's own hand.
-        world.commit("task/x", "more");
+        fixture.commit("task/x", "more");
         let folder = file.split('/').next().unwrap();
         git(&scratch.join(folder), &["push", "--quiet", "origin", "task/x"]);
         assert!(mark.exists(), "{file} is no trap");
@@ -241,15 +240,15 @@ fn addresses_of_the_users_are_followed() {
         ],
         &[("remote.origin.url", "../bare.git")],
     ] {
-        let world = World::new();
-        let folder = world.place.scratch.0.to_str().unwrap().to_string();
+        let fixture = PushFixture::new();
+        let folder = fixture.source.scratch.0.to_str().unwrap().to_string();
         for (key, value) in settings {
             let filled =
-                |text: &str| text.replace("BARE", world.bare.to_str().unwrap()).replace("FOLDER", &folder);
-            world.place.git(&["config", &filled(key), &filled(value)]);
+                |text: &str| text.replace("BARE", fixture.bare.to_str().unwrap()).replace("FOLDER", &folder);
+            fixture.source.git(&["config", &filled(key), &filled(value)]);
         }
-        let pushed = world.push("task/x").unwrap();
-        assert!(world.refs().contains(&format!("refs/heads/task/x {}", pushed.tip)), "{settings:?}");
+        let pushed = fixture.push("task/x").unwrap();
+        assert!(fixture.refs().contains(&format!("refs/heads/task/x {}", pushed.tip)), "{settings:?}");
     }
 }
 
@@ -293,14 +292,14 @@ impl Drop for Daemon {
 /// show the user's credentials to somebody else.
 #[test]
 fn a_planted_repository_runs_nothing() {
-    let world = World::new();
-    let daemon = Daemon::start(&world.place.scratch.0);
-    world.place.git(&["config", "remote.origin.url", &daemon.url()]);
-    let push = |branch: &str| push(&world.place.find(), &world.remote(), branch, "main");
+    let fixture = PushFixture::new();
+    let daemon = Daemon::start(&fixture.source.scratch.0);
+    fixture.source.git(&["config", "remote.origin.url", &daemon.url()]);
+    let push = |branch: &str| push(&fixture.source.find(), &fixture.remote(), branch, "main");
     push("task/x").unwrap();
-    let tip = world.commit("task/x", "more");
-    let script = world.place.scratch.0.join("trap.sh");
-    let mark = world.trap(&script);
+    let tip = fixture.commit("task/x", "more");
+    let script = fixture.source.scratch.0.join("trap.sh");
+    let mark = fixture.trap(&script);
     let script = script.to_str().unwrap();
     let settings = [
         ("core.sshCommand", script),
@@ -317,43 +316,43 @@ fn a_planted_repository_runs_nothing() {
         ("include.path", "/tmp/other"),
     ];
     for (key, value) in settings {
-        world.place.git(&["config", key, value]);
+        fixture.source.git(&["config", key, value]);
         let error = push("task/x").unwrap_err();
         assert!(error.to_string().contains("an agent could have planted"), "{key}: {error}");
         assert!(error.hint().is_some_and(|hint| hint.contains("--trust-repository")), "{key}");
-        world.place.git(&["config", "--unset", key]);
+        fixture.source.git(&["config", "--unset", key]);
     }
     // A directory of this machine has hooks of its own, which git would run as the user.
-    world.place.git(&["config", "remote.origin.url", world.bare.to_str().unwrap()]);
-    world.trap(&world.bare.join("hooks/post-receive"));
+    fixture.source.git(&["config", "remote.origin.url", fixture.bare.to_str().unwrap()]);
+    fixture.trap(&fixture.bare.join("hooks/post-receive"));
     let error = push("task/x").unwrap_err();
     assert!(error.to_string().contains("is a directory of this machine"), "{error}");
-    assert!(!mark.exists() && !world.refs().concat().contains(&tip));
+    assert!(!mark.exists() && !fixture.refs().concat().contains(&tip));
     // Programs as addresses, for nobody.
-    world.place.git(&["config", "remote.origin.url", &format!("ext::{script} %S")]);
-    world.place.git(&["config", "protocol.ext.allow", "always"]);
+    fixture.source.git(&["config", "remote.origin.url", &format!("ext::{script} %S")]);
+    fixture.source.git(&["config", "protocol.ext.allow", "always"]);
     assert!(push("task/x").is_err());
-    let error = world.push("task/x").unwrap_err().to_string();
+    let error = fixture.push("task/x").unwrap_err().to_string();
     assert!(error.contains("transport 'ext' not allowed"), "{error}");
     assert!(!mark.exists(), "it ran");
     // Without these defences each of them is a way.
-    git_in(&world.place.repository, &["push", "origin", "task/x"]);
+    git_in(&fixture.source.repository, &["push", "origin", "task/x"]);
     assert!(mark.exists(), "the trap is none");
 }
 
 /// Nobody can be asked: programs that git starts have no terminal, and they end with it.
 #[test]
 fn a_push_has_no_terminal_and_an_end() {
-    let world = World::new();
-    let (script, log) = (world.place.scratch.0.join("ssh.sh"), world.place.scratch.0.join("log"));
-    world.script(
+    let fixture = PushFixture::new();
+    let (script, log) = (fixture.source.scratch.0.join("ssh.sh"), fixture.source.scratch.0.join("log"));
+    fixture.script(
         &script,
         &format!("{{ ps -o sid= -p $$; echo $$; }} > {0}.new; mv {0}.new {0}; exec sleep 300", log.display()),
     );
-    world.place.git(&["config", "core.sshCommand", script.to_str().unwrap()]);
-    world.place.git(&["config", "remote.origin.url", "git@ssh.invalid:acme/widget.git"]);
+    fixture.source.git(&["config", "core.sshCommand", script.to_str().unwrap()]);
+    fixture.source.git(&["config", "remote.origin.url", "git@ssh.invalid:acme/widget.git"]);
     let began = Instant::now();
-    let error = world.repository().push("origin", "refs/heads/task/x", Duration::from_secs(5)).unwrap_err();
+    let error = fixture.repository().push("origin", "refs/heads/task/x", Duration::from_secs(5)).unwrap_err();
     assert!(error.to_string().contains("took longer than 5 s"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(60));
     let told = std::fs::read_to_string(&log).unwrap();
@@ -371,9 +370,9 @@ fn a_push_has_no_terminal_and_an_end() {
 
 #[test]
 fn what_the_other_side_says_is_told_without_credentials() {
-    let world = World::new();
-    world.script(&world.bare.join("hooks/pre-receive"), "printf 'not\\033[31m today' >&2; exit 1");
-    let error = world.push("task/x").unwrap_err().to_string();
+    let fixture = PushFixture::new();
+    fixture.script(&fixture.bare.join("hooks/pre-receive"), "printf 'not\\033[31m today' >&2; exit 1");
+    let error = fixture.push("task/x").unwrap_err().to_string();
     assert!(error.contains("pre-receive hook declined") && error.contains("today"), "{error}");
     assert!(!error.contains('\u{1b}'), "{error:?}");
     // Nobody listens there; git itself repeats the address.
@@ -384,17 +383,17 @@ fn what_the_other_side_says_is_told_without_credentials() {
         format!("http://hunter2hunter2@127.0.0.1:{port}/acme/widget.git"),
         format!("git://me:hunter2@127.0.0.1:{port}/acme/widget.git"),
     ] {
-        world.place.git(&["config", "remote.origin.url", &url]);
-        let error = world.push("task/x").unwrap_err();
+        fixture.source.git(&["config", "remote.origin.url", &url]);
+        let error = fixture.push("task/x").unwrap_err();
         assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
         assert!(matches!(error, ForgeError::Service { .. }), "{error:?}");
     }
     // A password that git has to ask for: there is nobody to ask.
-    let server = crate::egress::server::Server::plain(|_| {
-        crate::egress::server::Response::new(401, "text/plain", "no")
+    let server = crate::support::http_server::Server::plain(|_| {
+        crate::support::http_server::Response::new(401, "text/plain", "no")
             .with("www-authenticate", "Basic realm=\"x\"")
     });
-    world.place.git(&["config", "remote.origin.url", &server.url("/acme/widget.git")]);
-    let error = world.push("task/x").unwrap_err().to_string();
+    fixture.source.git(&["config", "remote.origin.url", &server.url("/acme/widget.git")]);
+    let error = fixture.push("task/x").unwrap_err().to_string();
     assert!(error.contains("terminal prompts disabled") || error.contains("could not read"), "{error}");
 }

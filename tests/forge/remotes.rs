@@ -4,7 +4,7 @@ use guard::forge::{Kind, Remote};
 use proptest::prelude::*;
 
 use super::environment;
-use crate::workspace::Place;
+use crate::support::TestRepository;
 
 fn understand(url: &str) -> Remote {
     Remote::parse("origin", url, url, |_| None).unwrap()
@@ -129,13 +129,13 @@ fn an_enterprise_is_named_by_the_environment_and_by_nothing_else() {
 /// With the user's own shortcuts for addresses, from the configuration that git would use.
 #[test]
 fn remotes_are_read_as_git_reads_them() {
-    let place = Place::new();
-    let of = |name: &str| Remote::with(&place.find(), name, |_| None).unwrap();
+    let fixture = TestRepository::new();
+    let of = |name: &str| Remote::with(&fixture.find(), name, |_| None).unwrap();
     assert_eq!(of("origin"), None);
-    place.git(&["config", "url.https://me:secret@github.com/.insteadOf", "gh:"]);
-    place.git(&["remote", "add", "origin", "gh:acme/widget"]);
-    place.git(&["remote", "add", "up-stream", "https://github.com/acme/widget"]);
-    place.git(&["remote", "set-url", "--push", "up-stream", "gh:me/widget"]);
+    fixture.git(&["config", "url.https://me:secret@github.com/.insteadOf", "gh:"]);
+    fixture.git(&["remote", "add", "origin", "gh:acme/widget"]);
+    fixture.git(&["remote", "add", "up-stream", "https://github.com/acme/widget"]);
+    fixture.git(&["remote", "set-url", "--push", "up-stream", "gh:me/widget"]);
     let origin = of("origin").unwrap();
     assert_eq!(
         (names(&origin), origin.shown.as_str()),
@@ -147,8 +147,8 @@ fn remotes_are_read_as_git_reads_them() {
         assert_eq!(of(odd), None, "{odd:?}");
     }
     // From a linked worktree it is the same.
-    place.git(&["worktree", "add", "--quiet", "../linked", "-b", "other"]);
-    let linked = guard::workspace::Repository::find(&place.scratch.0.join("linked")).unwrap().unwrap();
+    fixture.git(&["worktree", "add", "--quiet", "../linked", "-b", "other"]);
+    let linked = guard::workspace::Repository::find(&fixture.scratch.0.join("linked")).unwrap().unwrap();
     assert_eq!(Remote::with(&linked, "origin", |_| None).unwrap(), Some(origin));
 }
 

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::world::{Ran, World, in_every_world, in_two_worlds, one_world, program};
+use crate::support::{
+    RunOutcome, TestEnvironment, guard_program, in_every_environment, in_two_environments, one_environment,
+};
 
 /// A project with dependencies of three kinds, and other things that git ignores.
 const PROJECT: &str = r#"
@@ -30,43 +32,43 @@ touch target/CACHEDIR.TAG && echo built > target/debug/built
 echo SECRET=1 > .env && touch dist/out
 "#;
 
-fn run(world: &World, options: &[&str], command: &[&str]) -> Ran {
-    let namespaces = if world.namespaces { "require" } else { "off" };
-    let mut guard = world.command(program());
+fn run(environment: &TestEnvironment, options: &[&str], command: &[&str]) -> RunOutcome {
+    let namespaces = if environment.namespaces { "require" } else { "off" };
+    let mut guard = environment.command(guard_program());
     guard.args(["run", "--json", "--namespaces", namespaces]).args(options).arg("--").args(command);
-    guard.current_dir(world.folder.with_file_name("app"));
-    world.finish(guard, b"")
+    guard.current_dir(environment.directory.with_file_name("app"));
+    environment.run_to_end(guard, b"")
 }
 
 #[test]
 fn dependencies_come_along() {
-    in_every_world(|world| {
-        world.outside(PROJECT);
+    in_every_environment(|environment| {
+        environment.run_outside(PROJECT);
         let listing = "cd app && find node_modules packages .venv target -printf '%p %y %s %T@\\n' | sort";
-        let before = world.outside(listing);
-        let ran = run(world, &["--keep"], &["bash", "test.sh"]);
-        let shown = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
+        let before = environment.run_outside(listing);
+        let outcome = run(environment, &["--keep"], &["bash", "test.sh"]);
+        let shown = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
         let mut expected = "dep\ninner-dep\nmine\na tool of mine\nbuilt\n".to_string();
-        if world.namespaces {
+        if environment.namespaces {
             expected.push_str("the cache is written\n");
         }
-        assert_eq!(ran.printed(), expected, "{}", shown());
-        assert_eq!(before, world.outside(listing), "{}", shown());
+        assert_eq!(outcome.printed(), expected, "{}", shown());
+        assert_eq!(before, environment.run_outside(listing), "{}", shown());
         // What was committed is the work, and no link; nothing of it is left in the worktree.
-        let files = world.outside(
+        let files = environment.run_outside(
             "cd app && git show --name-only --format= $(git branch --list 'task/*' --format='%(refname)')",
         );
         assert_eq!(files, "package.json\n", "{}", shown());
-        let worktree = Path::new(ran.result["worktree"]["path"].as_str().unwrap());
-        assert_eq!(ran.result["worktree"]["uncommitted"], serde_json::json!([]), "{}", shown());
+        let worktree = Path::new(outcome.result["worktree"]["path"].as_str().unwrap());
+        assert_eq!(outcome.result["worktree"]["uncommitted"], serde_json::json!([]), "{}", shown());
         for carried in ["node_modules", "packages/inner/node_modules", ".venv", "target"] {
             assert!(worktree.join(carried).symlink_metadata().is_err(), "{carried}: {}", shown());
         }
         // It is said what came along and what did not.
         let said = "gets the dependencies of your checkout: .venv, node_modules, packages/inner/node_modules, target";
-        assert!(ran.error.contains(said), "{}", shown());
+        assert!(outcome.error.contains(said), "{}", shown());
         assert!(
-            ran.error.contains("does not get files that git ignores: .env, dist (--copy PATH"),
+            outcome.error.contains("does not get files that git ignores: .env, dist (--copy PATH"),
             "{}",
             shown()
         );
@@ -75,18 +77,18 @@ fn dependencies_come_along() {
 
 #[test]
 fn the_user_chooses_what_comes_along() {
-    let world = one_world();
-    world.outside(PROJECT);
+    let environment = one_environment();
+    environment.run_outside(PROJECT);
     let look = ["bash", "-c", "ls -d node_modules; cat .env; echo more >> .env && ls dist; touch dist/new"];
-    let none = run(&world, &["--no-deps"], &look);
+    let none = run(&environment, &["--no-deps"], &look);
     assert_eq!(none.printed(), "", "{:#}\n{}", none.result, none.error);
-    let chosen = run(&world, &["--copy", ".env", "--link", "dist"], &look);
+    let chosen = run(&environment, &["--copy", ".env", "--link", "dist"], &look);
     assert_eq!(chosen.printed(), "node_modules\nSECRET=1\nout\n", "{:#}\n{}", chosen.result, chosen.error);
-    assert_eq!(world.outside("cd app && cat .env && ls dist"), "SECRET=1\nout\n");
+    assert_eq!(environment.run_outside("cd app && cat .env && ls dist"), "SECRET=1\nout\n");
     for (option, path) in
         [("--copy", "../outside"), ("--link", "/etc"), ("--link", ".git/hooks"), ("--copy", "missing")]
     {
-        let refused = run(&world, &[option, path], &["true"]);
+        let refused = run(&environment, &[option, path], &["true"]);
         assert_eq!(
             (refused.code, refused.kind()),
             (125, "invalid_input"),
@@ -100,48 +102,54 @@ fn the_user_chooses_what_comes_along() {
 /// Directories that only look like dependencies lead nowhere.
 #[test]
 fn links_to_other_places_do_not_come_along() {
-    let world = one_world();
-    world.outside(PROJECT);
-    world.outside("mkdir secret && echo secret > secret/key && cd app && rm -r node_modules && ln -s ../secret node_modules");
-    let ran =
-        run(&world, &[], &["bash", "-c", "cat node_modules/key ../secret/key ../app/node_modules/key; true"]);
-    assert_eq!(ran.printed(), "", "{:#}", ran.result);
+    let environment = one_environment();
+    environment.run_outside(PROJECT);
+    environment.run_outside("mkdir secret && echo secret > secret/key && cd app && rm -r node_modules && ln -s ../secret node_modules");
+    let outcome = run(
+        &environment,
+        &[],
+        &["bash", "-c", "cat node_modules/key ../secret/key ../app/node_modules/key; true"],
+    );
+    assert_eq!(outcome.printed(), "", "{:#}", outcome.result);
 }
 
 /// A large `node_modules` costs next to nothing: it is not copied, and git does not look into it.
 #[test]
 fn a_large_directory_is_not_looked_at() {
-    let world = one_world();
-    world.outside(PROJECT);
-    world.outside("cd app/node_modules && for i in $(seq 500); do mkdir -p many/$i && (cd many/$i && touch $(seq 100)); done");
+    let environment = one_environment();
+    environment.run_outside(PROJECT);
+    environment.run_outside("cd app/node_modules && for i in $(seq 500); do mkdir -p many/$i && (cd many/$i && touch $(seq 100)); done");
     let began = std::time::Instant::now();
-    let with = run(&world, &[], &["bash", "-c", "ls node_modules/many | wc -l"]);
+    let with = run(&environment, &[], &["bash", "-c", "ls node_modules/many | wc -l"]);
     let took = began.elapsed();
     assert_eq!(with.printed(), "500\n", "{:#}", with.result);
     eprintln!("a run with 50,000 files in node_modules: {took:?}");
     let began = std::time::Instant::now();
-    run(&world, &["--no-deps"], &["true"]);
+    run(&environment, &["--no-deps"], &["true"]);
     eprintln!("without: {:?}", began.elapsed());
 }
 
 /// Uncommitted work comes along when that is asked for: changed, deleted, new, staged and binary files, and no others.
 #[test]
 fn uncommitted_changes_come_along_when_asked_for() {
-    let world = one_world();
-    world.outside(PROJECT);
-    world.outside(
+    let environment = one_environment();
+    environment.run_outside(PROJECT);
+    environment.run_outside(
         "cd app && echo changed >> package.json && git rm -q Cargo.toml && head -c 100 /dev/urandom > 'new file' && mkdir -p a/b && \
          echo staged > a/b/staged && git add a && chmod +x test.sh && ln -s package.json link && git init -q nested",
     );
-    let before = world.outside("cd app && git status --short && sha1sum 'new file' package.json");
+    let before = environment.run_outside("cd app && git status --short && sha1sum 'new file' package.json");
     let look = "sha1sum 'new file' package.json; ls Cargo.toml nested .env; cat a/b/staged; readlink link; test -x test.sh && echo executable";
-    let ran = run(&world, &["--with-changes"], &["bash", "-c", look]);
-    let sums = world.outside("cd app && sha1sum 'new file' package.json");
+    let outcome = run(&environment, &["--with-changes"], &["bash", "-c", look]);
+    let sums = environment.run_outside("cd app && sha1sum 'new file' package.json");
     let expected = format!("{sums}staged\npackage.json\nexecutable\n");
-    assert_eq!(ran.printed(), expected, "{:#}\n{}", ran.result, ran.error);
-    assert!(ran.error.contains("gets your uncommitted changes: 6 paths"), "{}", ran.error);
-    assert_eq!(before, world.outside("cd app && git status --short && sha1sum 'new file' package.json"));
-    let without = run(&world, &[], &["ls", "a", "Cargo.toml"]);
+    assert_eq!(outcome.printed(), expected, "{:#}\n{}", outcome.result, outcome.error);
+    assert!(outcome.error.contains("gets your uncommitted changes: 6 paths"), "{}", outcome.error);
+    assert_eq!(
+        before,
+        environment.run_outside("cd app && git status --short && sha1sum 'new file' package.json")
+    );
+    let without = run(&environment, &[], &["ls", "a", "Cargo.toml"]);
     assert_eq!(without.printed(), "Cargo.toml\n", "{:#}", without.result);
     assert!(without.error.contains("--with-changes includes them"), "{}", without.error);
 }
@@ -149,9 +157,9 @@ fn uncommitted_changes_come_along_when_asked_for() {
 /// The files of initialised submodules are there, and git sees nothing in them.
 #[test]
 fn submodules_come_along() {
-    in_two_worlds(|world| {
-        world.outside(PROJECT);
-        world.outside(
+    in_two_environments(|environment| {
+        environment.run_outside(PROJECT);
+        environment.run_outside(
             "git init -q -b main library && cd library && git config user.name n && git config user.email e && mkdir deep && \
              echo library > deep/file && git add . && git commit -qm library && cd ../app && \
              git -c protocol.file.allow=always submodule --quiet add ../library library && git commit -qm library",
@@ -161,26 +169,26 @@ fn submodules_come_along() {
             "-c",
             "cat library/deep/file; git status --short; echo x > work; git add -A; git commit -qm work",
         ];
-        let ran = run(world, &["--keep"], &script);
-        let shown = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
-        assert_eq!(ran.printed(), "library\n", "{}", shown());
-        let files = world.outside(
+        let outcome = run(environment, &["--keep"], &script);
+        let shown = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+        assert_eq!(outcome.printed(), "library\n", "{}", shown());
+        let files = environment.run_outside(
             "cd app && git show --name-only --format= $(git branch --list 'task/*' --format='%(refname)')",
         );
         assert_eq!(files, "work\n", "{}", shown());
-        assert_eq!(world.outside("cd app && git status --short"), "");
+        assert_eq!(environment.run_outside("cd app && git status --short"), "");
     });
 }
 
 /// Receiving waits for nothing: a git that guard has no more questions for ends at once, although guard blocks SIGTERM then.
 #[test]
 fn a_commit_is_received_without_delay() {
-    let world = one_world();
-    world.outside(PROJECT);
+    let environment = one_environment();
+    environment.run_outside(PROJECT);
     let commit = ["bash", "-c", "echo x >> package.json && git commit -qam x"];
-    let fastest = (0..4).map(|_| run(&world, &[], &commit)).map(|ran| {
-        assert_eq!(ran.result["commits"].as_array().map(Vec::len), Some(1), "{:#}", ran.result);
-        ran.took
+    let fastest = (0..4).map(|_| run(&environment, &[], &commit)).map(|outcome| {
+        assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{:#}", outcome.result);
+        outcome.took
     });
     let fastest = fastest.min().unwrap();
     // It is a tenth of that; a git that must be killed takes two seconds, and there are two of them.

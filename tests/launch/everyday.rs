@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::world::{World, in_every_world, in_two_worlds, one_world, program};
+use crate::support::{
+    TestEnvironment, guard_program, in_every_environment, in_two_environments, one_environment,
+};
 
 /// Whether the machine has a program; says so if not.
 fn has(program: &str) -> bool {
@@ -83,9 +85,9 @@ const SCRIPTS: &[(&str, &str)] = &[
 
 #[test]
 fn shell_scripts() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         for (script, printed) in SCRIPTS {
-            assert_eq!(world.works(script), *printed, "{}: {script}", world.name());
+            assert_eq!(environment.expect_success(script), *printed, "{}: {script}", environment.name());
         }
     });
 }
@@ -93,17 +95,17 @@ fn shell_scripts() {
 #[test]
 fn a_script_in_tmp() {
     let script = "printf '#!/bin/sh\\necho from tmp\\n' > /tmp/guard-everyday; chmod +x /tmp/guard-everyday; /tmp/guard-everyday";
-    in_every_world(|world| {
-        if world.namespaces {
-            assert_eq!(world.works(script), "from tmp\n", "{}", world.name());
+    in_every_environment(|environment| {
+        if environment.namespaces {
+            assert_eq!(environment.expect_success(script), "from tmp\n", "{}", environment.name());
         } else {
             // Shared with the whole machine: refused, and told where to go.
-            let ran = world.run(&[], &["bash", "-c", script]);
-            assert_ne!(ran.code, 0, "{ran:?}");
-            let told = ran.result["denials"][0]["message"].as_str().unwrap_or_default();
-            assert!(told.contains("$TMPDIR"), "{}: {:#}", world.name(), ran.result);
+            let outcome = environment.run(&[], &["bash", "-c", script]);
+            assert_ne!(outcome.code, 0, "{outcome:?}");
+            let told = outcome.result["denials"][0]["message"].as_str().unwrap_or_default();
+            assert!(told.contains("$TMPDIR"), "{}: {:#}", environment.name(), outcome.result);
             let elsewhere = script.replace("/tmp/", "$TMPDIR/");
-            assert_eq!(world.works(&elsewhere), "from tmp\n", "{}", world.name());
+            assert_eq!(environment.expect_success(&elsewhere), "from tmp\n", "{}", environment.name());
         }
         assert!(!Path::new("/tmp/guard-everyday").exists());
     });
@@ -114,9 +116,10 @@ fn cargo_builds_and_tests() {
     if !has("cargo") {
         return;
     }
-    in_every_world(|world| {
-        world.project("rust");
-        let printed = world.works("cargo build -q && cargo test -q && ./target/debug/small && ls Cargo.lock");
+    in_every_environment(|environment| {
+        environment.copy_fixture_project("rust");
+        let printed = environment
+            .expect_success("cargo build -q && cargo test -q && ./target/debug/small && ls Cargo.lock");
         assert_eq!(printed.matches("test result: ok. 1 passed").count(), 2, "{printed}");
         assert_eq!(printed.matches("test result: ok. 2 passed").count(), 1, "{printed}");
         assert!(printed.ends_with("the sum is 42\nCargo.lock\n"), "{printed}");
@@ -128,10 +131,10 @@ fn cargo_uses_packages_of_the_cache() {
     if !has("cargo") {
         return;
     }
-    in_every_world(|world| {
-        world.project("rust-dependency");
-        let printed = world.works("cargo build -q --offline && ./target/debug/dependent && cargo metadata --offline --format-version 1 | grep -c shell-words");
-        assert_eq!(printed, "[\"a\", \"b c\"]\n1\n", "{}", world.name());
+    in_every_environment(|environment| {
+        environment.copy_fixture_project("rust-dependency");
+        let printed = environment.expect_success("cargo build -q --offline && ./target/debug/dependent && cargo metadata --offline --format-version 1 | grep -c shell-words");
+        assert_eq!(printed, "[\"a\", \"b c\"]\n1\n", "{}", environment.name());
     });
 }
 
@@ -141,36 +144,58 @@ fn cargo_with_settings_above_the_working_folder() {
     if !has("cargo") {
         return;
     }
-    in_every_world(|world| {
-        world.project("rust");
-        world.outside(
+    in_every_environment(|environment| {
+        environment.copy_fixture_project("rust");
+        environment.run_outside(
             "mkdir .cargo && printf '[env]\\nABOVE = \"seen\"\\n' > .cargo/config.toml && touch beside",
         );
-        world.works("cargo build -q --offline");
-        assert_eq!(world.works("cat ../.cargo/config.toml"), "[env]\nABOVE = \"seen\"\n", "{}", world.name());
+        environment.expect_success("cargo build -q --offline");
+        assert_eq!(
+            environment.expect_success("cat ../.cargo/config.toml"),
+            "[env]\nABOVE = \"seen\"\n",
+            "{}",
+            environment.name()
+        );
         // Also in a directory with many others.
-        world.outside("mkdir crowd && touch $(seq -f crowd/a-file-with-a-long-name-%g 300) && mv crowd/* .");
-        assert_eq!(world.works("cat ../.cargo/config.toml"), "[env]\nABOVE = \"seen\"\n", "{}", world.name());
-        world.outside("rm a-file-*");
+        environment.run_outside(
+            "mkdir crowd && touch $(seq -f crowd/a-file-with-a-long-name-%g 300) && mv crowd/* .",
+        );
+        assert_eq!(
+            environment.expect_success("cat ../.cargo/config.toml"),
+            "[env]\nABOVE = \"seen\"\n",
+            "{}",
+            environment.name()
+        );
+        environment.run_outside("rm a-file-*");
         // Nothing else of that directory is shown, and not the settings either when there is a token in them.
-        assert_ne!(world.bash("cat ../beside || cat ../.cargo/other").code, 0, "{}", world.name());
-        world.outside("printf '[registry]\\ntoken = \"hidden\"\\n' > .cargo/config.toml");
-        let ran = world.bash("cat ../.cargo/config.toml");
-        assert_ne!(ran.code, 0, "{}: {:#}", world.name(), ran.result);
-        let plan = world.guard(&["--dry-run"], &["cargo", "build"]).output().unwrap();
+        assert_ne!(
+            environment.run_bash("cat ../beside || cat ../.cargo/other").code,
+            0,
+            "{}",
+            environment.name()
+        );
+        environment.run_outside("printf '[registry]\\ntoken = \"hidden\"\\n' > .cargo/config.toml");
+        let outcome = environment.run_bash("cat ../.cargo/config.toml");
+        assert_ne!(outcome.code, 0, "{}: {:#}", environment.name(), outcome.result);
+        let plan = environment.guard_run(&["--dry-run"], &["cargo", "build"]).output().unwrap();
         let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
-        assert!(plan.contains(".cargo/config.toml, which may hold a secret"), "{}: {plan}", world.name());
+        assert!(
+            plan.contains(".cargo/config.toml, which may hold a secret"),
+            "{}: {plan}",
+            environment.name()
+        );
         // Somebody who worked there before made links, and a second name: of the file, and of the directory it lies in.
-        world.outside("mkdir own && echo private > own/diary && cp own/diary own/config && ln -s own/diary Cargo.toml && ln own/diary tox.ini && mv .cargo real && ln -s own .cargo");
+        environment.run_outside("mkdir own && echo private > own/diary && cp own/diary own/config && ln -s own/diary Cargo.toml && ln own/diary tox.ini && mv .cargo real && ln -s own .cargo");
         for name in ["Cargo.toml", "tox.ini", ".cargo/config"] {
-            let ran = world.bash(&format!("cat ../{name}"));
-            assert_ne!(ran.code, 0, "{}: {name}: {:#}", world.name(), ran.result);
-            assert!(!ran.printed().contains("private"), "{}: {name}", world.name());
+            let outcome = environment.run_bash(&format!("cat ../{name}"));
+            assert_ne!(outcome.code, 0, "{}: {name}: {:#}", environment.name(), outcome.result);
+            assert!(!outcome.printed().contains("private"), "{}: {name}", environment.name());
         }
-        world.outside("rm .cargo Cargo.toml tox.ini && mv real .cargo");
-        let file = world.temporary().with_file_name(".cargo").join("config.toml");
-        let ran = world.run(&["--read", file.to_str().unwrap()], &["cargo", "build", "-q", "--offline"]);
-        assert_eq!(ran.code, 0, "{}: {:#}", world.name(), ran.result);
+        environment.run_outside("rm .cargo Cargo.toml tox.ini && mv real .cargo");
+        let file = environment.temporary_directory().with_file_name(".cargo").join("config.toml");
+        let outcome =
+            environment.run(&["--read", file.to_str().unwrap()], &["cargo", "build", "-q", "--offline"]);
+        assert_eq!(outcome.code, 0, "{}: {:#}", environment.name(), outcome.result);
     });
 }
 
@@ -179,14 +204,16 @@ fn npm_installs_and_tests() {
     if !has("npm") {
         return;
     }
-    in_every_world(|world| {
-        world.project("node-left");
-        world.outside("cd project && npm pack -s && mv left-1.0.0.tgz .. && rm package.json index.js cli.js");
-        world.project("node");
-        world.outside(
+    in_every_environment(|environment| {
+        environment.copy_fixture_project("node-left");
+        environment.run_outside(
+            "cd project && npm pack -s && mv left-1.0.0.tgz .. && rm package.json index.js cli.js",
+        );
+        environment.copy_fixture_project("node");
+        environment.run_outside(
             "cp left-1.0.0.tgz project/ && cd project && npm install -s --package-lock-only --offline",
         );
-        let printed = world.works("npm ci --prefer-offline --no-audit --no-fund && npm test");
+        let printed = environment.expect_success("npm ci --prefer-offline --no-audit --no-fund && npm test");
         assert!(printed.contains("added 1 package"), "{printed}");
         assert!(printed.contains("# pass 3") || printed.contains("pass 3"), "{printed}");
     });
@@ -203,7 +230,9 @@ fn node_servers_talk_over_sockets_of_their_own() {
         const server = net.createServer(socket => socket.end("hello")).listen(at, () => {
             net.connect(at).on("data", data => process.stdout.write(data)).on("close", () => server.close(() => console.log(" closed")));
         });'"#;
-    in_every_world(|world| assert_eq!(world.works(script), "hello closed\n", "{}", world.name()));
+    in_every_environment(|environment| {
+        assert_eq!(environment.expect_success(script), "hello closed\n", "{}", environment.name())
+    });
 }
 
 #[test]
@@ -216,27 +245,27 @@ fn pip_installs_and_pytest_runs() {
         eprintln!("SKIP: no wheels in {}; scripts/test downloads them", wheels.display());
         return;
     }
-    in_two_worlds(|world| {
-        world.project("python");
-        world.outside(&format!("cp -R {} wheels", wheels.display()));
-        world.outside("mv wheels project/");
-        let ran = world.bash(
+    in_two_environments(|environment| {
+        environment.copy_fixture_project("python");
+        environment.run_outside(&format!("cp -R {} wheels", wheels.display()));
+        environment.run_outside("mv wheels project/");
+        let outcome = environment.run_bash(
             "python3 -m venv .venv && . .venv/bin/activate && pip install -q --no-index --find-links wheels pytest \
              && pytest -q && python -m pytest -q tests/test_small.py",
         );
-        let printed = ran.printed();
-        assert_eq!(ran.result["success"], true, "{}: {:#}", world.name(), ran.result);
-        assert_eq!(printed.matches("3 passed").count(), 2, "{}: {printed}", world.name());
+        let printed = outcome.printed();
+        assert_eq!(outcome.result["success"], true, "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(printed.matches("3 passed").count(), 2, "{}: {printed}", environment.name());
         // pip asks whether there is IPv6 by binding to a port of its own, and takes no for an answer.
-        for denial in ran.result["denials"].as_array().unwrap() {
+        for denial in outcome.result["denials"].as_array().unwrap() {
             let what = denial["message"].as_str().unwrap();
-            assert!(what.starts_with("bind to [::1]:0:"), "{}: {what}", world.name());
+            assert!(what.starts_with("bind to [::1]:0:"), "{}: {what}", environment.name());
         }
     });
-    in_every_world(|world| {
-        world.project("python");
-        let printed = world.works("python3 -m unittest -v tests.test_small 2>&1 | tail -1");
-        assert_eq!(printed, "OK\n", "{}", world.name());
+    in_every_environment(|environment| {
+        environment.copy_fixture_project("python");
+        let printed = environment.expect_success("python3 -m unittest -v tests.test_small 2>&1 | tail -1");
+        assert_eq!(printed, "OK\n", "{}", environment.name());
     });
 }
 
@@ -245,10 +274,11 @@ fn make_builds() {
     if !has("make") || !has("cc") {
         return;
     }
-    in_every_world(|world| {
-        world.project("make");
-        let printed = world.works("make -s -j4 && make -s check && ./program && make -s clean && ls");
-        assert_eq!(printed, "checked\n42\nMakefile\none.c\ntracked\ntwo.c\n", "{}", world.name());
+    in_every_environment(|environment| {
+        environment.copy_fixture_project("make");
+        let printed =
+            environment.expect_success("make -s -j4 && make -s check && ./program && make -s clean && ls");
+        assert_eq!(printed, "checked\n42\nMakefile\none.c\ntracked\ntwo.c\n", "{}", environment.name());
     });
 }
 
@@ -259,18 +289,18 @@ import multiprocessing
 with multiprocessing.Pool(4) as pool:
     print(sum(pool.map(abs, range(-9, 10))))
 '";
-    in_every_world(|world| {
-        if world.namespaces {
-            assert_eq!(world.works(script), "90\n", "{}", world.name());
+    in_every_environment(|environment| {
+        if environment.namespaces {
+            assert_eq!(environment.expect_success(script), "90\n", "{}", environment.name());
             return;
         }
         // The C library puts semaphores into /dev/shm, which without mounts of its own is everybody's: a known limit.
-        let ran = world.bash(script);
-        assert_eq!(ran.code, 1, "{}: {:#}", world.name(), ran.result);
+        let outcome = environment.run_bash(script);
+        assert_eq!(outcome.code, 1, "{}: {:#}", environment.name(), outcome.result);
         assert!(
-            ran.result["error_detail"]["last_lines"].to_string().contains("Permission denied"),
+            outcome.result["error_detail"]["last_lines"].to_string().contains("Permission denied"),
             "{:#}",
-            ran.result
+            outcome.result
         );
         let processes = "python3 -c '
 import multiprocessing
@@ -281,7 +311,7 @@ for number, (here, _) in enumerate(ends): here.send(number)
 print(sum(here.recv() for here, _ in ends))
 for worker in workers: worker.join()
 '";
-        assert_eq!(world.works(processes), "14\n", "{}", world.name());
+        assert_eq!(environment.expect_success(processes), "14\n", "{}", environment.name());
     });
 }
 
@@ -309,36 +339,38 @@ a, b = socket.socketpair()
 a.sendall(b'pair')
 print(b.recv(10).decode())
 EOF";
-    in_every_world(|world| assert_eq!(world.works(script), "WORD\npair\n", "{}", world.name()));
+    in_every_environment(|environment| {
+        assert_eq!(environment.expect_success(script), "WORD\npair\n", "{}", environment.name())
+    });
 }
 
 /// Reading works in a linked worktree; the repository itself stays as it is.
 #[test]
 fn git_in_a_linked_worktree() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let everything = "find . -path ./objects -prune -o -type f -print0 | sort -z | xargs -0 sha256sum";
-        let before = world.outside(&format!("cd repository/.git && {everything}"));
-        let printed = world.works(
+        let before = environment.run_outside(&format!("cd repository/.git && {everything}"));
+        let printed = environment.expect_success(
             "echo changed >> tracked; git status --short; git diff --stat | tail -1; git log --oneline | wc -l; \
              git show HEAD:tracked; git branch --show-current; git blame -s tracked | wc -l; git ls-files; \
              git grep -c first; git rev-parse --is-inside-work-tree; /usr/bin/env git status --porcelain | wc -l",
         );
         let expected = " M tracked\n 1 file changed, 1 insertion(+)\n1\nfirst\ntask/work\n2\ntracked\ntracked:1\ntrue\n1\n";
-        assert_eq!(printed, expected, "{}", world.name());
-        let ran =
-            world.bash("git add tracked; echo $?; git -c user.name=n -c user.email=e commit -qam x; echo $?");
-        assert_eq!(ran.printed(), "128\n128\n", "{}: {:#}", world.name(), ran.result);
-        let after = world.outside(&format!("cd repository/.git && {everything}"));
-        assert_eq!(before, after, "{}", world.name());
+        assert_eq!(printed, expected, "{}", environment.name());
+        let outcome = environment
+            .run_bash("git add tracked; echo $?; git -c user.name=n -c user.email=e commit -qam x; echo $?");
+        assert_eq!(outcome.printed(), "128\n128\n", "{}: {:#}", environment.name(), outcome.result);
+        let after = environment.run_outside(&format!("cd repository/.git && {everything}"));
+        assert_eq!(before, after, "{}", environment.name());
     });
 }
 
 /// A conversation on a terminal: what is typed, after what was seen.
-fn on_terminal(world: &World, command: &str, conversation: &[(&str, &str)]) -> (String, i32) {
-    let words = world.arguments(&["-q"], &["bash", "-c", command]);
+fn on_terminal(environment: &TestEnvironment, command: &str, conversation: &[(&str, &str)]) -> (String, i32) {
+    let words = environment.guard_run_arguments(&["-q"], &["bash", "-c", command]);
     let quoted: Vec<String> = words.iter().map(|word| shell_words::quote(word).into_owned()).collect();
-    let line = format!("stty rows 33 cols 77; exec {} {}", program().display(), quoted.join(" "));
-    let mut script = world.command("script");
+    let line = format!("stty rows 33 cols 77; exec {} {}", guard_program().display(), quoted.join(" "));
+    let mut script = environment.command("script");
     script.args(["-qefc", &line, "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/bash");
     let mut child =
         script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -358,7 +390,7 @@ fn on_terminal(world: &World, command: &str, conversation: &[(&str, &str)]) -> (
         while !seen.contains(awaited) {
             match pieces.recv_timeout(Duration::from_secs(20)) {
                 Ok(piece) => seen.push_str(&String::from_utf8_lossy(&piece)),
-                Err(_) => panic!("{}: waited for {awaited:?} and saw {seen:?}", world.name()),
+                Err(_) => panic!("{}: waited for {awaited:?} and saw {seen:?}", environment.name()),
             }
         }
         keys.write_all(typed.as_bytes()).unwrap();
@@ -368,7 +400,7 @@ fn on_terminal(world: &World, command: &str, conversation: &[(&str, &str)]) -> (
     }
     drop(keys);
     let code = child.wait().unwrap().code().unwrap_or(-1);
-    assert!(started.elapsed() < Duration::from_secs(20), "{}: hangs: {seen:?}", world.name());
+    assert!(started.elapsed() < Duration::from_secs(20), "{}: hangs: {seen:?}", environment.name());
     (seen, code)
 }
 
@@ -377,16 +409,16 @@ fn a_terminal() {
     if !has("script") {
         return;
     }
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let command = "stty size; tty; test -t 0 && test -t 1 && test -t 2 && echo all; read -p 'name? ' name; echo \"hello $name\"; \
              python3 -c 'import sys; print(sys.stdin.isatty(), sys.stdout.isatty())'; exit 7";
-        let (seen, code) = on_terminal(world, command, &[("name? ", "world\r")]);
+        let (seen, code) = on_terminal(environment, command, &[("name? ", "world\r")]);
         let lines: Vec<&str> = seen.lines().collect();
-        assert_eq!(code, 7, "{}: {seen:?}", world.name());
-        assert_eq!(lines[0], "33 77", "{}: {seen:?}", world.name());
-        assert!(lines[1].starts_with("/dev/pts/"), "{}: {seen:?}", world.name());
+        assert_eq!(code, 7, "{}: {seen:?}", environment.name());
+        assert_eq!(lines[0], "33 77", "{}: {seen:?}", environment.name());
+        assert!(lines[1].starts_with("/dev/pts/"), "{}: {seen:?}", environment.name());
         for expected in ["all", "hello world", "True True"] {
-            assert!(lines.contains(&expected), "{}: no {expected:?} in {seen:?}", world.name());
+            assert!(lines.contains(&expected), "{}: no {expected:?} in {seen:?}", environment.name());
         }
     });
 }
@@ -396,11 +428,11 @@ fn control_c_on_a_terminal_reaches_the_program() {
     if !has("script") {
         return;
     }
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let command = "trap 'echo interrupted; exit 5' INT; echo ready; while :; do sleep 0.05; done";
-        let (seen, code) = on_terminal(world, command, &[("ready", "\x03")]);
-        assert!(seen.contains("interrupted"), "{}: {seen:?}", world.name());
-        assert_eq!(code, 5, "{}: {seen:?}", world.name());
+        let (seen, code) = on_terminal(environment, command, &[("ready", "\x03")]);
+        assert!(seen.contains("interrupted"), "{}: {seen:?}", environment.name());
+        assert_eq!(code, 5, "{}: {seen:?}", environment.name());
     });
 }
 
@@ -410,13 +442,13 @@ fn an_interactive_shell() {
     if !has("script") {
         return;
     }
-    let world = one_world();
+    let environment = one_environment();
     let conversation = [
         ("bash-", "PS1=ok\\>; sleep 60 &\r"),
         ("ok>", "jobs; kill %1; echo wor\x08\x08\x08gone\r"),
         ("gone\r\n", "exit 3\r"),
     ];
-    let (seen, code) = on_terminal(&world, "exec bash --norc -i", &conversation);
+    let (seen, code) = on_terminal(&environment, "exec bash --norc -i", &conversation);
     assert!(seen.contains("Running"), "{seen:?}");
     assert_eq!(code, 3, "{seen:?}");
 }
@@ -429,23 +461,23 @@ const OWN_REPOSITORY: &str = "d=$(mktemp -d); cd $d; git init -q -b main; git co
 
 #[test]
 fn git_in_repositories_of_its_own() {
-    in_every_world(|world| {
-        assert_eq!(world.works(OWN_REPOSITORY), "  other\ny\n", "{}", world.name());
+    in_every_environment(|environment| {
+        assert_eq!(environment.expect_success(OWN_REPOSITORY), "  other\ny\n", "{}", environment.name());
         // Also where the shim is not in the way, and below the working directory.
         let script = "mkdir t; cd t; g=$(ls /usr/bin/git); $g init -q -b main; $g -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one; \
              $g checkout -q -b topic; $g branch --show-current; cd ..; git -C t switch -q -c more; git -C t branch --show-current; git init -q u; git -C u checkout -q -b v; rm -rf t u";
-        assert_eq!(world.works(script), "topic\nmore\n", "{}", world.name());
+        assert_eq!(environment.expect_success(script), "topic\nmore\n", "{}", environment.name());
     });
 }
 
 #[test]
 fn git_in_the_tasks_repository_by_other_names() {
-    in_every_world(|world| {
-        if !world.namespaces {
+    in_every_environment(|environment| {
+        if !environment.namespaces {
             // Without mounts a repository inside the working directory cannot be protected, and there is no run.
             return;
         }
-        world.outside("git init -q -b main . && git -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one");
+        environment.run_outside("git init -q -b main . && git -c user.name=t -c user.email=t@example.org commit -q --allow-empty -m one");
         for script in [
             "git checkout -q -b x",
             "ln -s $PWD $TMPDIR/l; git -C $TMPDIR/l checkout -q -b x",
@@ -456,16 +488,16 @@ fn git_in_the_tasks_repository_by_other_names() {
             "cd .git; git checkout -q -b x",
             "git init -q .",
         ] {
-            let ran = world.run(&[], &["bash", "-c", script]);
-            assert_eq!(ran.code, 126, "{}: {script}: {:#}", world.name(), ran.result);
+            let outcome = environment.run(&[], &["bash", "-c", script]);
+            assert_eq!(outcome.code, 126, "{}: {script}: {:#}", environment.name(), outcome.result);
             assert_eq!(
-                ran.result["denials"].as_array().map(Vec::len).unwrap_or(0),
+                outcome.result["denials"].as_array().map(Vec::len).unwrap_or(0),
                 1,
                 "{script}: {:#}",
-                ran.result
+                outcome.result
             );
         }
-        world.outside("rm -rf .git sub");
+        environment.run_outside("rm -rf .git sub");
     });
 }
 
@@ -483,28 +515,29 @@ for argv in json.loads(sys.argv[1]):
     except PermissionError as error:
         print(json.dumps([error.errno, ""]))
 "#;
-    in_every_world(|world| {
-        let name = world.name();
-        std::fs::write(world.folder.join("probe.py"), probe).unwrap();
+    in_every_environment(|environment| {
+        let name = environment.name();
+        std::fs::write(environment.directory.join("probe.py"), probe).unwrap();
         let commands = r#"[["git", "checkout", "-q", "-b", "x"], ["sh", "-c", "git push; touch made"]]"#;
-        let ran = world.run(&[], &["python3", "probe.py", commands]);
-        for line in ran.printed().lines() {
+        let outcome = environment.run(&[], &["python3", "probe.py", commands]);
+        for line in outcome.printed().lines() {
             let said: (i32, String) = serde_json::from_str(line).unwrap();
             let times = said.1.matches("guard: Permission denied").count();
             assert_eq!((said.0, times, said.1.lines().count()), (126, 1, 1), "{name}: {line}");
         }
-        assert_eq!(ran.printed().lines().count(), 2, "{name}: {:#}", ran.result);
-        let denials = ran.result["denials"].as_array().unwrap();
+        assert_eq!(outcome.printed().lines().count(), 2, "{name}: {:#}", outcome.result);
+        let denials = outcome.result["denials"].as_array().unwrap();
         assert_eq!(
-            (denials.len(), &ran.result["usage"]["refusals"]),
+            (denials.len(), &outcome.result["usage"]["refusals"]),
             (2, &serde_json::json!(2)),
             "{name}: {denials:?}"
         );
-        assert!(!world.folder.join("made").exists(), "{name}: nothing of the text ran");
-        if !world.namespaces {
+        assert!(!environment.directory.join("made").exists(), "{name}: nothing of the text ran");
+        if !environment.namespaces {
             // What only the supervisor knows is said by it, whoever asks.
-            let ran = world.run(&[], &["python3", "probe.py", r#"[["sh", "-c", "echo x > /tmp/x"]]"#]);
-            let said: (i32, String) = serde_json::from_str(ran.printed().trim()).unwrap();
+            let outcome =
+                environment.run(&[], &["python3", "probe.py", r#"[["sh", "-c", "echo x > /tmp/x"]]"#]);
+            let said: (i32, String) = serde_json::from_str(outcome.printed().trim()).unwrap();
             assert_eq!((said.0, said.1.matches("TMPDIR").count()), (126, 1), "{name}: {said:?}");
         }
     });
@@ -514,12 +547,12 @@ for argv in json.loads(sys.argv[1]):
 #[test]
 fn the_callers_keys_are_in_no_transcript() {
     for variable in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "FOO_TOKEN"] {
-        let world = one_world();
-        let mut guard = world.guard(&["--json"], &["echo", "hunter2", "is", "Zupersekret99"]);
+        let environment = one_environment();
+        let mut guard = environment.guard_run(&["--json"], &["echo", "hunter2", "is", "Zupersekret99"]);
         guard.env(variable, "Zupersekret99");
-        let ran = world.finish(guard, b"");
-        assert_eq!(ran.code, 0, "{variable}: {:#}", ran.result);
-        let written = std::fs::read_to_string(ran.transcript()).unwrap();
+        let outcome = environment.run_to_end(guard, b"");
+        assert_eq!(outcome.code, 0, "{variable}: {:#}", outcome.result);
+        let written = std::fs::read_to_string(outcome.transcript()).unwrap();
         assert!(written.contains("hunter2") && !written.contains("Zupersekret99"), "{variable}: {written}");
     }
 }

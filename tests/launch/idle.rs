@@ -1,6 +1,6 @@
 //! What counts as idle: nothing printed, nothing started and no work, by any descendant.
 
-use super::world::{in_every_world_at_once, in_two_worlds};
+use crate::support::{in_every_environment_at_once, in_two_environments};
 
 /// Silent in every case; some work all the same.
 #[test]
@@ -21,17 +21,17 @@ fn silence_is_not_idleness() {
     ];
     // Long enough for a share of a busy machine.
     let options = |most| ["--no-toolchains", "--timeout", "4", "--max-duration", most];
-    in_every_world_at_once(|world| {
+    in_every_environment_at_once(|environment| {
         for (name, script) in idle {
-            let ran = world.run(&options("60"), &["bash", "-c", script]);
+            let outcome = environment.run(&options("60"), &["bash", "-c", script]);
             assert_eq!(
-                (ran.code, ran.kind()),
+                (outcome.code, outcome.kind()),
                 (124, "idle_timeout"),
                 "{}: {name}: {:#}",
-                world.name(),
-                ran.result
+                environment.name(),
+                outcome.result
             );
-            let error = ran.result["error"].as_str().unwrap();
+            let error = outcome.result["error"].as_str().unwrap();
             assert_eq!(
                 error,
                 "no output, no new program and no CPU work for 4 seconds, which is the idle limit; set another with `--timeout SECONDS`, 0 for none",
@@ -40,15 +40,15 @@ fn silence_is_not_idleness() {
         }
     });
     // One after the other: they take all the time there is.
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         for (name, script) in busy {
-            let ran = world.run(&options("7"), &["bash", "-c", script]);
+            let outcome = environment.run(&options("7"), &["bash", "-c", script]);
             assert_eq!(
-                (ran.code, ran.kind()),
+                (outcome.code, outcome.kind()),
                 (124, "timeout"),
                 "{}: {name}: {:#}",
-                world.name(),
-                ran.result
+                environment.name(),
+                outcome.result
             );
         }
     });

@@ -8,7 +8,10 @@ use guard::transcript::{Outcome, check};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::world::{World, collect, first_child, in_every_world_at_once, mark, marked, nothing_left};
+use crate::support::{
+    Random, TestEnvironment, collect_outcome, expect_no_process_left, first_child,
+    in_every_environment_at_once, marked_processes, unique_mark,
+};
 
 /// How often, over all worlds.
 const KILLS: usize = 200;
@@ -23,67 +26,59 @@ if os.fork() == 0:
 time.sleep(600)' &
 while :; do /bin/echo line; git log --oneline > /dev/null; done";
 
-/// Numbers that look random and are the same in every run of the tests.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 #[test]
 fn the_supervisor_is_killed_at_any_moment() {
-    in_every_world_at_once(|world| {
+    in_every_environment_at_once(|environment| {
         let mut random = Random(
             0x9e37_79b9_7f4a_7c15
-                ^ (u64::from(world.namespaces) << 7)
-                ^ u64::from(world.person.name.as_bytes()[0]),
+                ^ (u64::from(environment.namespaces) << 7)
+                ^ u64::from(environment.user.name.as_bytes()[0]),
         );
         let (mut began, mut slowest) = (0, Duration::ZERO);
         // The kernel's part of a launch takes longer on a busy machine; the moments are spread over all of it.
-        let launch = (0..3).map(|_| world.run(&["--no-toolchains"], &["true"]).took).min().unwrap();
+        let launch = (0..3).map(|_| environment.run(&["--no-toolchains"], &["true"]).took).min().unwrap();
         let launch = u64::try_from(launch.as_micros()).unwrap().max(20_000);
-        is_readable(world);
+        is_readable(environment);
         for turn in 0..KILLS / 4 {
             // From the first instruction to well into the agent's work.
             let delay = match turn % 5 {
                 0 => 2 * launch + random.below(300_000),
                 _ => random.below(2 * launch),
             };
-            let mark = mark();
+            let mark = unique_mark();
             let toolchains: &[&str] = if turn % 10 == 5 { &[] } else { &["--no-toolchains"] };
             let options = [&["-q", "--env", &mark], toolchains].concat();
-            let mut command = world.guard(&options, &["bash", "-c", BUSY]);
+            let mut command = environment.guard_run(&options, &["bash", "-c", BUSY]);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             std::thread::sleep(Duration::from_micros(delay));
             child.kill().unwrap();
             child.wait().unwrap();
             let killed = Instant::now();
-            nothing_left(&mark, Duration::from_secs(2));
+            expect_no_process_left(&mark, Duration::from_secs(2));
             slowest = slowest.max(killed.elapsed());
-            began += usize::from(is_readable(world));
+            began += usize::from(is_readable(environment));
         }
         // Else the delays have become too short to hit anything.
-        assert!(began > KILLS / 16, "{}: only {began} runs had begun", world.name());
-        eprintln!("{}: {began} of {} had begun; gone after {slowest:?} at most", world.name(), KILLS / 4);
-        tidy(world);
+        assert!(began > KILLS / 16, "{}: only {began} runs had begun", environment.name());
+        eprintln!(
+            "{}: {began} of {} had begun; gone after {slowest:?} at most",
+            environment.name(),
+            KILLS / 4
+        );
+        tidy(environment);
     });
 }
 
 /// Looks at what the newest run has left, and removes it. Whether there was a transcript.
-fn is_readable(world: &World) -> bool {
-    let Ok(entries) = std::fs::read_dir(world.runs()) else { return false };
+fn is_readable(environment: &TestEnvironment) -> bool {
+    let Ok(entries) = std::fs::read_dir(environment.runs_directory()) else { return false };
     let mut any = false;
     for run in entries.map(|entry| entry.unwrap().path()) {
         let transcript = run.join("transcript.jsonl");
         if transcript.exists() {
             let checked = check(&transcript).unwrap();
             let is_intact = matches!(checked.outcome, Outcome::Unfinished { .. } | Outcome::Complete);
-            assert!(is_intact, "{}: {checked:?}", world.name());
+            assert!(is_intact, "{}: {checked:?}", environment.name());
             any = true;
         }
         let id = run.file_name().unwrap().to_string_lossy().into_owned();
@@ -102,18 +97,24 @@ fn remove_group(id: &str) {
 }
 
 /// After all that the world still works.
-fn tidy(world: &World) {
-    assert_eq!(world.works("echo fine; git log --oneline | wc -l"), "fine\n1\n", "{}", world.name());
+fn tidy(environment: &TestEnvironment) {
+    assert_eq!(
+        environment.expect_success("echo fine; git log --oneline | wc -l"),
+        "fine\n1\n",
+        "{}",
+        environment.name()
+    );
 }
 
 /// Init goes on, and reports the end.
 #[test]
 fn the_agent_is_killed_while_it_begins() {
-    in_every_world_at_once(|world| {
-        let mut random = Random(0x2545_f491_4f6c_dd1d ^ u64::from(world.namespaces));
+    in_every_environment_at_once(|environment| {
+        let mut random = Random(0x2545_f491_4f6c_dd1d ^ u64::from(environment.namespaces));
         for _ in 0..40 {
-            let mark = mark();
-            let mut command = world.guard(&["--json", "--no-toolchains", "--env", &mark], &["sleep", "600"]);
+            let mark = unique_mark();
+            let mut command =
+                environment.guard_run(&["--json", "--no-toolchains", "--env", &mark], &["sleep", "600"]);
             let started = Instant::now();
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let agent = first_child(first_child(child.id() as i32, started), started);
@@ -122,114 +123,132 @@ fn the_agent_is_killed_while_it_begins() {
                 std::hint::spin_loop();
             }
             kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
-            let ran = collect(child, b"", started);
-            nothing_left(&mark, Duration::ZERO);
-            assert_eq!(ran.result["success"], false, "{}: {ran:?}", world.name());
-            let error = ran.result["error"].as_str().unwrap_or_default();
-            assert!(!error.is_empty(), "{}: {ran:?}", world.name());
-            assert!(ran.took < Duration::from_secs(20), "{}: {:?}", world.name(), ran.took);
+            let outcome = collect_outcome(child, b"", started);
+            expect_no_process_left(&mark, Duration::ZERO);
+            assert_eq!(outcome.result["success"], false, "{}: {outcome:?}", environment.name());
+            let error = outcome.result["error"].as_str().unwrap_or_default();
+            assert!(!error.is_empty(), "{}: {outcome:?}", environment.name());
+            assert!(outcome.took < Duration::from_secs(20), "{}: {:?}", environment.name(), outcome.took);
         }
-        tidy(world);
+        tidy(environment);
     });
 }
 
 #[test]
 fn the_first_process_is_killed() {
-    in_every_world_at_once(|world| {
+    in_every_environment_at_once(|environment| {
         for wait in [0, 3, 30, 300] {
-            let mark = mark();
-            let mut command = world.guard(&["--json", "--env", &mark], &["bash", "-c", BUSY]);
+            let mark = unique_mark();
+            let mut command = environment.guard_run(&["--json", "--env", &mark], &["bash", "-c", BUSY]);
             let started = Instant::now();
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let first = first_child(child.id() as i32, started);
             std::thread::sleep(Duration::from_millis(wait));
-            let is_at_work = || marked(&mark).iter().any(|(_, words)| !words.contains("guard run"));
+            let is_at_work = || marked_processes(&mark).iter().any(|(_, words)| !words.contains("guard run"));
             while wait == 300 && !is_at_work() && started.elapsed() < Duration::from_secs(10) {
                 std::thread::sleep(Duration::from_millis(20));
             }
             kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
-            let ran = collect(child, b"", started);
-            nothing_left(&mark, Duration::ZERO);
-            assert_ne!(ran.code, 0, "{}: {:#}", world.name(), ran.result);
-            assert_eq!(ran.result["success"], false, "{}: {ran:?}", world.name());
+            let outcome = collect_outcome(child, b"", started);
+            expect_no_process_left(&mark, Duration::ZERO);
+            assert_ne!(outcome.code, 0, "{}: {:#}", environment.name(), outcome.result);
+            assert_eq!(outcome.result["success"], false, "{}: {outcome:?}", environment.name());
             assert!(
-                !ran.result["error"].as_str().unwrap_or_default().is_empty(),
-                "{}: {ran:?}",
-                world.name()
+                !outcome.result["error"].as_str().unwrap_or_default().is_empty(),
+                "{}: {outcome:?}",
+                environment.name()
             );
-            assert!(ran.took < Duration::from_secs(20), "{} after {wait} ms: {:?}", world.name(), ran.took);
-            let transcript = ran.transcript();
+            assert!(
+                outcome.took < Duration::from_secs(20),
+                "{} after {wait} ms: {:?}",
+                environment.name(),
+                outcome.took
+            );
+            let transcript = outcome.transcript();
             if wait == 300 {
                 // The agent was at work: a result, and its end is written down.
-                assert_eq!((ran.code, ran.kind()), (125, "internal"), "{}: {:#}", world.name(), ran.result);
-                assert_eq!(check(&transcript).unwrap().outcome, Outcome::Complete, "{}", world.name());
+                assert_eq!(
+                    (outcome.code, outcome.kind()),
+                    (125, "internal"),
+                    "{}: {:#}",
+                    environment.name(),
+                    outcome.result
+                );
+                assert_eq!(check(&transcript).unwrap().outcome, Outcome::Complete, "{}", environment.name());
             }
         }
-        tidy(world);
+        tidy(environment);
     });
 }
 
 /// The supervisor's thread ends by a panic while guard itself lives on: the run is ended, and the result says so.
 #[test]
 fn a_supervisor_that_panics_ends_its_run() {
-    in_every_world_at_once(|world| {
-        let mark = mark();
+    in_every_environment_at_once(|environment| {
+        let mark = unique_mark();
         let program = "/usr/bin/id";
         let script = format!("{program}; while :; do sleep 0.1; done");
-        let mut command = world.guard(&["--json", "--env", &mark], &["bash", "-c", &script]);
+        let mut command = environment.guard_run(&["--json", "--env", &mark], &["bash", "-c", &script]);
         command.env("GUARD_TEST_PANIC_AT", program);
-        let ran = world.finish(command, b"");
-        nothing_left(&mark, Duration::ZERO);
-        assert_eq!((ran.code, ran.kind()), (125, "internal"), "{}: {:#}", world.name(), ran.result);
-        let error = ran.result["error"].as_str().unwrap_or_default();
-        assert!(error.contains("supervisor failed"), "{}: {ran:?}", world.name());
-        assert!(ran.took < Duration::from_secs(20), "{}: {:?}", world.name(), ran.took);
-        tidy(world);
+        let outcome = environment.run_to_end(command, b"");
+        expect_no_process_left(&mark, Duration::ZERO);
+        assert_eq!(
+            (outcome.code, outcome.kind()),
+            (125, "internal"),
+            "{}: {:#}",
+            environment.name(),
+            outcome.result
+        );
+        let error = outcome.result["error"].as_str().unwrap_or_default();
+        assert!(error.contains("supervisor failed"), "{}: {outcome:?}", environment.name());
+        assert!(outcome.took < Duration::from_secs(20), "{}: {:?}", environment.name(), outcome.took);
+        tidy(environment);
     });
 }
 
 /// Both at once, as `killall -9 guard` does.
 #[test]
 fn both_are_killed() {
-    in_every_world_at_once(|world| {
-        if !world.namespaces {
+    in_every_environment_at_once(|environment| {
+        if !environment.namespaces {
             // Without a PID namespace only the command itself is told of init's death.
             return;
         }
         for wait in [20, 60, 200] {
-            let mark = mark();
-            let mut command = world.guard(&["-q", "--env", &mark], &["bash", "-c", BUSY]);
+            let mark = unique_mark();
+            let mut command = environment.guard_run(&["-q", "--env", &mark], &["bash", "-c", BUSY]);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             std::thread::sleep(Duration::from_millis(wait));
-            for (pid, words) in marked(&mark) {
+            for (pid, words) in marked_processes(&mark) {
                 if words.contains("guard run") {
                     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                 }
             }
             child.wait().unwrap();
-            nothing_left(&mark, Duration::from_secs(2));
+            expect_no_process_left(&mark, Duration::from_secs(2));
         }
     });
 }
 
 /// What the directory of temporary files of a world's guard holds.
-fn temporary(world: &World) -> Vec<String> {
-    let entries = std::fs::read_dir(world.temporary()).unwrap();
+fn temporary(environment: &TestEnvironment) -> Vec<String> {
+    let entries = std::fs::read_dir(environment.temporary_directory()).unwrap();
     entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Kills the supervisor of a run that has written a temporary file. Its id.
-fn killed_at_work(world: &World) -> String {
-    let mark = mark();
+fn killed_at_work(environment: &TestEnvironment) -> String {
+    let mark = unique_mark();
     let script = "mkdir -p \"$TMPDIR/deep/er\"; echo x > \"$TMPDIR/deep/er/file\"; echo begun; sleep 600";
-    let mut command = world.guard(&["-q", "--no-toolchains", "--env", &mark], &["bash", "-c", script]);
+    let mut command =
+        environment.guard_run(&["-q", "--no-toolchains", "--env", &mark], &["bash", "-c", script]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut said = [0u8; 6];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    nothing_left(&mark, Duration::from_secs(2));
-    let mut runs = std::fs::read_dir(world.runs()).unwrap();
+    expect_no_process_left(&mark, Duration::from_secs(2));
+    let mut runs = std::fs::read_dir(environment.runs_directory()).unwrap();
     let id = runs.next().unwrap().unwrap().file_name().to_string_lossy().into_owned();
     assert!(runs.next().is_none());
     remove_group(&id);
@@ -238,49 +257,49 @@ fn killed_at_work(world: &World) -> String {
 
 #[test]
 fn what_killed_runs_leave_is_swept_and_nothing_else() {
-    in_every_world_at_once(|world| {
+    in_every_environment_at_once(|environment| {
         let prune = |options: &str| {
-            let guard = super::world::program().display();
-            world.outside(&format!("{guard} runs prune {options}"))
+            let guard = crate::support::guard_program().display();
+            environment.run_outside(&format!("{guard} runs prune {options}"))
         };
-        let id = killed_at_work(world);
+        let id = killed_at_work(environment);
         let left = format!("guard-{}", &id[id.len() - 12..]);
-        assert_eq!(temporary(world), std::slice::from_ref(&left), "{}", world.name());
+        assert_eq!(temporary(environment), std::slice::from_ref(&left), "{}", environment.name());
         // Words in a transcript, or a link in its place, lead nowhere else.
-        let transcript = world.runs().join(&id).join("transcript.jsonl");
+        let transcript = environment.runs_directory().join(&id).join("transcript.jsonl");
         let text = std::fs::read_to_string(&transcript).unwrap();
         let says_where = text.contains(&left);
-        let precious = world.temporary().with_file_name("precious");
-        world.outside("mkdir precious && echo x > precious/file");
-        let places = [precious.join("tmp"), world.temporary().join("guard-").join("tmp")];
+        let precious = environment.temporary_directory().with_file_name("precious");
+        environment.run_outside("mkdir precious && echo x > precious/file");
+        let places = [precious.join("tmp"), environment.temporary_directory().join("guard-").join("tmp")];
         // It may have been killed before anything was written down.
         for place in places.iter().filter(|_| says_where) {
-            let own = world.temporary().join(&left).join("tmp");
+            let own = environment.temporary_directory().join(&left).join("tmp");
             let forged = text.replace(own.to_str().unwrap(), place.to_str().unwrap());
             assert_ne!(forged, text);
             std::fs::write(&transcript, forged).unwrap();
-            assert!(!prune("").contains("left by"), "{}", world.name());
+            assert!(!prune("").contains("left by"), "{}", environment.name());
         }
         std::fs::write(&transcript, &text).unwrap();
-        world.outside(&format!("mv tmp/{left} aside && ln -s ../precious tmp/{left}"));
-        assert!(!prune("").contains("left by"), "{}", world.name());
-        world.outside(&format!("rm tmp/{left} && mv aside tmp/{left}"));
-        assert!(prune("--dry-run").contains(&format!("{left}, left by {id}")), "{}", world.name());
-        assert_eq!(temporary(world), [left]);
+        environment.run_outside(&format!("mv tmp/{left} aside && ln -s ../precious tmp/{left}"));
+        assert!(!prune("").contains("left by"), "{}", environment.name());
+        environment.run_outside(&format!("rm tmp/{left} && mv aside tmp/{left}"));
+        assert!(prune("--dry-run").contains(&format!("{left}, left by {id}")), "{}", environment.name());
+        assert_eq!(temporary(environment), [left]);
         let said = prune("");
         assert!(said.contains(&format!("left by {id}")) && said.contains("1 unfinished"), "{said}");
-        assert_eq!(temporary(world), Vec::<String>::new());
-        assert!(precious.join("file").exists() && transcript.exists(), "{}", world.name());
+        assert_eq!(temporary(environment), Vec::<String>::new());
+        assert!(precious.join("file").exists() && transcript.exists(), "{}", environment.name());
         // One that never began, one that is just beginning, and one that somebody has put something into.
         let (old, new, full) = ("0-old-123456789abc", "0-new-223456789abc", "0-full-323456789abc");
-        world.outside(&format!(
+        environment.run_outside(&format!(
             "cd state/guard/runs && mkdir -p {old}/home {new}/home {full}/home && touch {full}/home/work \\
              && touch -d '2 days ago' {old} {full} && mkdir -p ../../../tmp/guard-123456789abc/tmp"
         ));
         let said = prune("");
-        assert!(said.contains(&format!("removed {old}")), "{}: {said}", world.name());
-        let is_there = |name: &str| world.runs().join(name).join("home").exists();
-        assert_eq!([old, new, full].map(is_there), [false, true, true], "{}: {said}", world.name());
-        assert_eq!(temporary(world), Vec::<String>::new());
+        assert!(said.contains(&format!("removed {old}")), "{}: {said}", environment.name());
+        let is_there = |name: &str| environment.runs_directory().join(name).join("home").exists();
+        assert_eq!([old, new, full].map(is_there), [false, true, true], "{}: {said}", environment.name());
+        assert_eq!(temporary(environment), Vec::<String>::new());
     });
 }

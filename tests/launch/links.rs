@@ -2,121 +2,121 @@
 
 use std::path::PathBuf;
 
-use super::world::{Ran, World, in_every_world};
+use crate::support::{RunOutcome, TestEnvironment, in_every_environment};
 
 /// A home with one entry in npm's cache, and a program called `npm` that reads it and adds another.
-fn furnish(world: &World) -> PathBuf {
-    world.outside(
+fn furnish(environment: &TestEnvironment) -> PathBuf {
+    environment.run_outside(
         "mkdir -p own/.npm/_cacache/content-v2/sha512/ab/cd && echo kept > own/.npm/_cacache/content-v2/sha512/ab/cd/ef \
          && printf '#!/bin/bash\\ncd \"${1-$HOME}\"/.npm/_cacache/content-v2/sha512/ab/cd && cat ef && echo new > gh && cat gh\\n' \
          > project/npm && chmod +x project/npm",
     );
-    world.temporary().with_file_name("own")
+    environment.temporary_directory().with_file_name("own")
 }
 
-fn run(world: &World, home: &PathBuf, command: &[&str]) -> Ran {
-    let mut guard = world.guard(&["--json"], command);
+fn run(environment: &TestEnvironment, home: &PathBuf, command: &[&str]) -> RunOutcome {
+    let mut guard = environment.guard_run(&["--json"], command);
     guard.env("HOME", home);
-    let ran = world.finish(guard, b"");
-    assert_eq!(ran.code, 0, "{}: {:#}\n{}", world.name(), ran.result, ran.error);
-    let folder = ran.transcript();
+    let outcome = environment.run_to_end(guard, b"");
+    assert_eq!(outcome.code, 0, "{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+    let folder = outcome.transcript();
     for left in ["links", "home", "layers"] {
-        assert!(!folder.with_file_name(left).exists(), "{}: {left} is left", world.name());
+        assert!(!folder.with_file_name(left).exists(), "{}: {left} is left", environment.name());
     }
-    ran
+    outcome
 }
 
 #[test]
 fn a_program_that_uses_a_cache_finds_it_and_can_add_to_it() {
-    in_every_world(|world| {
-        let home = furnish(world);
+    in_every_environment(|environment| {
+        let home = furnish(environment);
         let added = home.join(".npm/_cacache/content-v2/sha512/ab/cd/gh");
         // By itself, and by another program.
         for command in [&["./npm"][..], &["bash", "-c", "./npm; true"], &["perl", "-e", "system('./npm')"]] {
-            let ran = run(world, &home, command);
-            assert_eq!(ran.printed(), "kept\nnew\n", "{}: {command:?}", world.name());
-            assert!(!added.exists(), "{}: the user's own cache was changed", world.name());
+            let outcome = run(environment, &home, command);
+            assert_eq!(outcome.printed(), "kept\nnew\n", "{}: {command:?}", environment.name());
+            assert!(!added.exists(), "{}: the user's own cache was changed", environment.name());
         }
     });
 }
 
 #[test]
 fn a_run_that_uses_none_does_not_wait_for_any() {
-    in_every_world(|world| {
-        let home = furnish(world);
+    in_every_environment(|environment| {
+        let home = furnish(environment);
         // The shell lists by itself: this is the run's first and only program.
-        let ran = run(world, &home, &["bash", "-c", "cd ~/.npm/_cacache && echo *"]);
-        let found = if world.namespaces { "content-v2\n" } else { "*\n" };
-        assert_eq!(ran.printed(), found, "{}", world.name());
+        let outcome = run(environment, &home, &["bash", "-c", "cd ~/.npm/_cacache && echo *"]);
+        let found = if environment.namespaces { "content-v2\n" } else { "*\n" };
+        assert_eq!(outcome.printed(), found, "{}", environment.name());
     });
 }
 
 /// guard makes the links while the run is at work: where the run has put something else, nothing of it is followed.
 #[test]
 fn links_are_not_led_out_of_the_home() {
-    in_every_world(|world| {
-        if world.namespaces {
+    in_every_environment(|environment| {
+        if environment.namespaces {
             return;
         }
-        let home = furnish(world);
-        world.outside("mkdir -p victim/_cacache");
+        let home = furnish(environment);
+        environment.run_outside("mkdir -p victim/_cacache");
         let victim = home.with_file_name("victim");
         let script = "rename \"$ENV{HOME}/.npm\", \"$ENV{HOME}/moved\" or die; symlink $ARGV[0], \"$ENV{HOME}/.npm\" or die; \
                       rename \"$ENV{HOME}/moved\", \"$ENV{HOME}/m\" or die; mkdir \"$ENV{HOME}/x\"; \
                       rename \"$ENV{HOME}/m\", \"$ENV{HOME}/x/.npm\" or die; system('./npm', \"$ENV{HOME}/x\") and die; exit 0";
-        let ran = run(world, &home, &["perl", "-e", script, "--", &victim.to_string_lossy()]);
+        let outcome = run(environment, &home, &["perl", "-e", script, "--", &victim.to_string_lossy()]);
         // They went where the directory is that was there before the run began.
-        assert_eq!(ran.printed(), "kept\nnew\n", "{}", world.name());
+        assert_eq!(outcome.printed(), "kept\nnew\n", "{}", environment.name());
         let reached: Vec<_> = std::fs::read_dir(victim.join("_cacache")).unwrap().collect();
-        assert!(reached.is_empty(), "{}: {reached:?}", world.name());
+        assert!(reached.is_empty(), "{}: {reached:?}", environment.name());
     });
 }
 
 /// cargo's directories of crates, one archive and what was unpacked of it, and a program called `cargo` that looks at them.
-fn furnish_cargo(world: &World) -> PathBuf {
-    world.outside(
+fn furnish_cargo(environment: &TestEnvironment) -> PathBuf {
+    environment.run_outside(
         "mkdir -p own/.cargo/registry/cache/reg own/.cargo/registry/src/reg/a-1.0 own/.cargo/registry/index/reg \
          && cd own/.cargo/registry && touch cache/reg/a-1.0.crate src/reg/a-1.0/.cargo-ok && cd ../../.. \
          && printf '#!/bin/bash\\ncd ~/.cargo/registry && cat */reg/*/.cargo-ok && for f in cache src; do test -L $f/reg && \
          echo link || echo folder; done; mkdir src/reg/b-1.0 2> /dev/null && echo unpacked; true\\n' \
          > project/cargo && chmod +x project/cargo",
     );
-    world.temporary().with_file_name("own")
+    environment.temporary_directory().with_file_name("own")
 }
 
 #[test]
 fn folders_that_nothing_is_added_to_are_one_link() {
-    in_every_world(|world| {
-        let home = furnish_cargo(world);
+    in_every_environment(|environment| {
+        let home = furnish_cargo(environment);
         let printed = |options: &[&str]| {
-            let mut guard = world.guard(&[&["--json"], options].concat(), &["./cargo"]);
+            let mut guard = environment.guard_run(&[&["--json"], options].concat(), &["./cargo"]);
             guard.env("HOME", &home);
-            let ran = world.finish(guard, b"");
-            assert_eq!(ran.code, 0, "{}: {:#}\n{}", world.name(), ran.result, ran.error);
-            ran.printed()
+            let outcome = environment.run_to_end(guard, b"");
+            assert_eq!(outcome.code, 0, "{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+            outcome.printed()
         };
         let layered = "folder\nfolder\nunpacked\n";
         let is_as = |expected: &str, options: &[&str]| {
-            let expected = if world.namespaces { layered } else { expected };
-            assert_eq!(printed(options), expected, "{}: {options:?}", world.name());
+            let expected = if environment.namespaces { layered } else { expected };
+            assert_eq!(printed(options), expected, "{}: {options:?}", environment.name());
         };
         is_as("link\nlink\n", &[]);
         // Where more can be fetched, and where something is still to be unpacked, there must be room for it.
         is_as(layered, &["--allow-host", "registry.example:443"]);
-        world.outside("touch own/.cargo/registry/cache/reg/b-1.0.crate");
+        environment.run_outside("touch own/.cargo/registry/cache/reg/b-1.0.crate");
         is_as("link\nfolder\nunpacked\n", &[]);
-        assert!(!home.join(".cargo/registry/src/reg/b-1.0").exists(), "{}", world.name());
+        assert!(!home.join(".cargo/registry/src/reg/b-1.0").exists(), "{}", environment.name());
     });
 }
 
 #[test]
 fn caches_of_other_toolchains_are_not_made() {
-    in_every_world(|world| {
-        let home = furnish(world);
-        furnish_cargo(world);
+    in_every_environment(|environment| {
+        let home = furnish(environment);
+        furnish_cargo(environment);
         let script = "./cargo > /dev/null; cd ~/.npm/_cacache && echo * && cd ~/.cargo/registry && echo *";
-        let ran = run(world, &home, &["bash", "-c", script]);
-        let of_node = if world.namespaces { "content-v2" } else { "*" };
-        assert_eq!(ran.printed(), format!("{of_node}\ncache index src\n"), "{}", world.name());
+        let outcome = run(environment, &home, &["bash", "-c", script]);
+        let of_node = if environment.namespaces { "content-v2" } else { "*" };
+        assert_eq!(outcome.printed(), format!("{of_node}\ncache index src\n"), "{}", environment.name());
     });
 }

@@ -15,4 +15,3 @@ mod repositories;
 mod shown_text;
 mod signals;
 mod toolchain;
-pub(crate) mod world;

@@ -4,18 +4,17 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::world::{World, in_every_world, is_root};
-use crate::support::make_program;
+use crate::support::{TestEnvironment, in_every_environment, is_root, make_program};
 
 /// A directory below a directory of the system; removed at the end.
 struct Below(PathBuf);
 
 impl Below {
-    fn new(system: &str, world: &World) -> Self {
-        let name = world.folder.parent().and_then(Path::file_name).unwrap();
+    fn new(system: &str, environment: &TestEnvironment) -> Self {
+        let name = environment.directory.parent().and_then(Path::file_name).unwrap();
         let directory = Path::new(system).join(format!("guard-test-{}", name.to_string_lossy()));
         std::fs::create_dir_all(&directory).unwrap();
-        world.give(&directory);
+        environment.give_to_user(&directory);
         Self(directory)
     }
 }
@@ -45,34 +44,36 @@ fn a_repository_below_a_system_directory_is_written() {
         eprintln!("SKIP: only root makes directories below /opt");
         return;
     }
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         for system in ["/opt", "/var/lib"] {
-            let below = Below::new(system, world);
+            let below = Below::new(system, environment);
             let at = below.0.display();
             // In a file, so that every command is judged when it starts, and not all of them at once.
             std::fs::create_dir(below.0.join("app")).unwrap();
             std::fs::write(below.0.join("app/work.sh"), WORK).unwrap();
-            world.give(&below.0);
-            world.outside(&format!(
+            environment.give_to_user(&below.0);
+            environment.run_outside(&format!(
                 "cd {at}/app && git init -q -b main && git config user.name n && git config user.email e \
                  && echo first > tracked && git add . && git commit -qm first"
             ));
-            let mut guard = world.command(super::world::program());
-            let namespaces = if world.namespaces { "require" } else { "off" };
+            let mut guard = environment.command(crate::support::guard_program());
+            let namespaces = if environment.namespaces { "require" } else { "off" };
             guard.args(["run", "--json", "--namespaces", namespaces, "--dir"]).arg(below.0.join("app"));
             guard.args(["--", "bash", "work.sh"]);
-            let ran = world.finish(guard, b"");
-            let shown = || format!("{}: {system}: {:#}\n{}", world.name(), ran.result, ran.error);
-            assert_eq!(ran.result["commits"].as_array().map(Vec::len), Some(1), "{}", shown());
-            let rules: Vec<_> = ran.result["denials"]
+            let outcome = environment.run_to_end(guard, b"");
+            let shown =
+                || format!("{}: {system}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+            assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{}", shown());
+            let rules: Vec<_> = outcome.result["denials"]
                 .as_array()
                 .into_iter()
                 .flatten()
                 .map(|denial| &denial["rule"])
                 .collect();
             assert!(!rules.is_empty() && rules.iter().all(|rule| **rule == json!("outside")), "{}", shown());
-            let beside =
-                ran.result["worktree"]["path"].as_str().map(|path| Path::new(path).with_file_name("beside"));
+            let beside = outcome.result["worktree"]["path"]
+                .as_str()
+                .map(|path| Path::new(path).with_file_name("beside"));
             assert!(!beside.unwrap().exists() && !below.0.join("beside").exists(), "{}", shown());
         }
     });
@@ -81,11 +82,11 @@ fn a_repository_below_a_system_directory_is_written() {
 /// Programs on PATH run with what is installed around them, wherever that is: in no home, and behind a link to a version.
 #[test]
 fn programs_on_path_run_wherever_they_are() {
-    in_every_world(|world| {
-        let root = world.folder.parent().unwrap();
+    in_every_environment(|environment| {
+        let root = environment.directory.parent().unwrap();
         let elsewhere = root.join("tools/one");
         let versions =
-            world.person_home().join(format!("versions-{}", root.file_name().unwrap().to_string_lossy()));
+            environment.user_home().join(format!("versions-{}", root.file_name().unwrap().to_string_lossy()));
         for (prefix, name) in [(&elsewhere, "tool-one"), (&versions.join("v2"), "tool-two")] {
             std::fs::create_dir_all(prefix.join("bin")).unwrap();
             std::fs::create_dir_all(prefix.join("lib")).unwrap();
@@ -97,19 +98,20 @@ fn programs_on_path_run_wherever_they_are() {
         }
         std::os::unix::fs::symlink("v2", versions.join("current")).unwrap();
         std::fs::write(root.join("tools/beside"), "not on PATH\n").unwrap();
-        world.give(&root.join("tools"));
-        world.give(&versions);
-        let mut guard = world.guard(&["--json"], &["bash", "-c", "tool-one; tool-two; cat ../tools/beside"]);
+        environment.give_to_user(&root.join("tools"));
+        environment.give_to_user(&versions);
+        let mut guard =
+            environment.guard_run(&["--json"], &["bash", "-c", "tool-one; tool-two; cat ../tools/beside"]);
         let path = [elsewhere.join("bin"), versions.join("current/bin"), "/usr/bin".into(), "/bin".into()];
         guard.env("PATH", std::env::join_paths(path).unwrap());
-        let ran = world.finish(guard, b"");
+        let outcome = environment.run_to_end(guard, b"");
         std::fs::remove_dir_all(&versions).unwrap();
         assert_eq!(
-            ran.printed(),
+            outcome.printed(),
             "data of tool-one\ndata of tool-two\n",
             "{}: {:#}",
-            world.name(),
-            ran.result
+            environment.name(),
+            outcome.result
         );
     });
 }

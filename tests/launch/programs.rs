@@ -3,8 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::world::{World, in_every_world, is_root};
-use crate::support::make_program;
+use crate::support::{TestEnvironment, in_every_environment, is_root, make_program};
 
 /// Directories in which an agent could have put programs, as entries of PATH that come before the real ones.
 struct Planted {
@@ -15,8 +14,8 @@ struct Planted {
 
 impl Planted {
     /// Every program that guard or its git could start, planted everywhere.
-    fn new(world: &World) -> Self {
-        let root = world.folder.parent().unwrap().to_path_buf();
+    fn new(environment: &TestEnvironment) -> Self {
+        let root = environment.directory.parent().unwrap().to_path_buf();
         let marker = root.join("marker");
         let mut directories: Vec<PathBuf> = ["repository/node_modules/.bin", "repository/.venv/bin", "open"]
             .iter()
@@ -32,67 +31,90 @@ impl Planted {
                 let text = format!("#!/bin/sh\necho \"$0\" >> {}\nexit 1\n", marker.display());
                 make_program(&directory.join(name), text);
             }
-            world.give(directory);
+            environment.give_to_user(directory);
         }
         std::fs::set_permissions(root.join("open"), std::fs::Permissions::from_mode(0o777)).unwrap();
         if is_root() {
             std::os::unix::fs::chown(root.join("others"), Some(64_019), Some(64_019)).unwrap();
         }
         let planted: Vec<&str> = directories.iter().map(|path| path.to_str().unwrap()).collect();
-        let path = format!("bin::{}:{}", planted.join(":"), world.person.path);
+        let path = format!("bin::{}:{}", planted.join(":"), environment.user.path);
         Self { root, marker, path }
     }
 
-    fn ran(&self) -> String {
+    fn outcome(&self) -> String {
         std::fs::read_to_string(&self.marker).unwrap_or_default()
     }
 
-    fn guard(&self, world: &World, directory: &Path, words: &[&str]) -> super::world::Ran {
-        let mut command = world.command(super::world::program());
+    fn guard(
+        &self,
+        environment: &TestEnvironment,
+        directory: &Path,
+        words: &[&str],
+    ) -> crate::support::RunOutcome {
+        let mut command = environment.command(crate::support::guard_program());
         let plain = format!("{}:", self.root.join("plain/bin").display());
         let path =
             if directory.ends_with("plain") { self.path.clone() } else { self.path.replace(&plain, "") };
         command.args(words).env("PATH", path).current_dir(directory);
         command.env("GEMINI_API_KEY", "").env("XDG_CONFIG_HOME", self.root.join("config"));
         command.env("XDG_CACHE_HOME", self.root.join("cache"));
-        world.finish(command, b"")
+        environment.run_to_end(command, b"")
     }
 }
 
 #[test]
 fn programs_that_an_agent_could_have_written_are_not_started() {
-    in_every_world(|world| {
-        let planted = Planted::new(world);
+    in_every_environment(|environment| {
+        let planted = Planted::new(environment);
         // A filter of the user's own, which git starts by its name.
-        world.outside(
+        environment.run_outside(
             "mkdir -p config/git config/guard && printf '[filter \"up\"]\\n\\tsmudge = tr a-z A-Z\\n\\tclean = tr A-Z a-z\\n' \
              > config/git/config && cd repository && printf 'text filter=up\\n' > .gitattributes && echo hello > text \
              && git add . && git -c user.name=n -c user.email=e commit -qm more && mkdir -p ../plain",
         );
-        let namespaces = if world.namespaces { "require" } else { "off" };
+        let namespaces = if environment.namespaces { "require" } else { "off" };
         let repository = planted.root.join("repository");
         let run = ["run", "--json", "--namespaces", namespaces, "--name", "t", "--keep", "--", "cat", "text"];
-        let ran = planted.guard(world, &repository, &run);
-        let problem = || format!("{}: {:#}\n{}\nran: {}", world.name(), ran.result, ran.error, planted.ran());
-        assert_eq!(planted.ran(), "", "{}", problem());
-        assert_eq!((ran.code, ran.printed().as_str()), (0, "HELLO\n"), "{}", problem());
-        let ran = planted.guard(world, &repository, &["worktree", "list"]);
-        assert_eq!((ran.code, planted.ran().as_str()), (0, ""), "{}: {}", world.name(), ran.error);
+        let outcome = planted.guard(environment, &repository, &run);
+        let problem = || {
+            format!(
+                "{}: {:#}\n{}\nran: {}",
+                environment.name(),
+                outcome.result,
+                outcome.error,
+                planted.outcome()
+            )
+        };
+        assert_eq!(planted.outcome(), "", "{}", problem());
+        assert_eq!((outcome.code, outcome.printed().as_str()), (0, "HELLO\n"), "{}", problem());
+        let outcome = planted.guard(environment, &repository, &["worktree", "list"]);
+        assert_eq!(
+            (outcome.code, planted.outcome().as_str()),
+            (0, ""),
+            "{}: {}",
+            environment.name(),
+            outcome.error
+        );
         // The package manager that is asked where it fetches from.
         let plain = planted.root.join("plain");
         let node =
             ["run", "--json", "--namespaces", namespaces, "--in-place", "--preset", "node", "--", "true"];
-        let ran = planted.guard(world, &plain, &node);
-        assert_eq!(planted.ran(), "", "{}: {:#}", world.name(), ran.result);
+        let outcome = planted.guard(environment, &plain, &node);
+        assert_eq!(planted.outcome(), "", "{}: {:#}", environment.name(), outcome.result);
         // A program that prints a key: by its name it is looked for like all others.
         let config = planted.root.join("config/guard/config.toml");
         std::fs::write(&config, "[gateway.gemini]\nkey_command = [\"printkey\"]\n").unwrap();
         let keyed =
             ["run", "--json", "--namespaces", namespaces, "--in-place", "--preset", "gemini", "--", "true"];
-        let ran = planted.guard(world, &plain, &keyed);
-        assert_eq!(planted.ran(), "", "{}: {:#}", world.name(), ran.result);
-        let words = format!("{}{}", ran.result, ran.error);
-        assert!(words.contains("no `printkey` in PATH that guard can trust"), "{}: {words}", world.name());
-        assert!(words.contains("inside the git working tree"), "{}: {words}", world.name());
+        let outcome = planted.guard(environment, &plain, &keyed);
+        assert_eq!(planted.outcome(), "", "{}: {:#}", environment.name(), outcome.result);
+        let words = format!("{}{}", outcome.result, outcome.error);
+        assert!(
+            words.contains("no `printkey` in PATH that guard can trust"),
+            "{}: {words}",
+            environment.name()
+        );
+        assert!(words.contains("inside the git working tree"), "{}: {words}", environment.name());
     });
 }

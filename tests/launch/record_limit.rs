@@ -1,6 +1,6 @@
 //! A run's record is bounded. An agent that fills it ends its run; it does not blind the record for what comes then.
 
-use crate::launch::world::in_every_world_at_once;
+use crate::support::in_every_environment_at_once;
 
 /// Starts programs with arguments that are six times as long in the record, then does what is refused.
 const FLOOD: &str = r#"
@@ -21,25 +21,25 @@ for number in range(50):
 
 #[test]
 fn a_full_record_ends_the_run_and_keeps_every_refusal() {
-    in_every_world_at_once(|world| {
-        let name = world.name();
-        let policy = world.temporary().join("small.toml");
+    in_every_environment_at_once(|environment| {
+        let name = environment.name();
+        let policy = environment.temporary_directory().join("small.toml");
         let text = "version = 1\nname = \"small\"\ndescription = \"A small record.\"\nextends = \"strict\"\n\n[limits]\noutput_mib = 1\n";
         std::fs::write(&policy, text).unwrap();
-        std::fs::write(world.folder.join("flood.py"), FLOOD).unwrap();
-        world.give(&world.folder);
-        let ran = world.run(&["--policy", policy.to_str().unwrap()], &["python3", "flood.py"]);
-        let result = &ran.result;
-        assert_eq!((ran.code, ran.kind()), (124, "record_full"), "{name}: {result:#}");
+        std::fs::write(environment.directory.join("flood.py"), FLOOD).unwrap();
+        environment.give_to_user(&environment.directory);
+        let outcome = environment.run(&["--policy", policy.to_str().unwrap()], &["python3", "flood.py"]);
+        let result = &outcome.result;
+        assert_eq!((outcome.code, outcome.kind()), (124, "record_full"), "{name}: {result:#}");
         let words = result["error"].as_str().unwrap();
         assert!(words.contains("18 MiB") && words.contains("output_mib"), "{name}: {words}");
         let denials = result["denials"].as_array().unwrap();
         let has = |branch: &str| denials.iter().any(|denial| denial["message"].to_string().contains(branch));
         assert!(has("-b before "), "{name}: {denials:#?}");
         let is_told = denials.iter().any(|denial| denial["rule"] == "sandbox.record");
-        assert!(!world.folder.join("reached").exists() || is_told, "{name}: {denials:#?}");
+        assert!(!environment.directory.join("reached").exists() || is_told, "{name}: {denials:#?}");
         // The record says so itself, and nothing of what ran is left out of it.
-        let record = std::fs::read(ran.transcript()).unwrap();
+        let record = std::fs::read(outcome.transcript()).unwrap();
         assert!(record.len() < 90 << 20, "{name}: {} bytes", record.len());
         let count = |kind: &str| {
             let needle = format!("{{\"event_type\":\"{kind}\"");

@@ -4,7 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::world::{World, in_every_world};
+use crate::support::{TestEnvironment, in_every_environment};
 
 /// File operations for python programs; what is refused is passed over.
 const TOOLS: &str = "
@@ -33,21 +33,21 @@ struct Projects {
 }
 
 impl Projects {
-    fn new(world: &World) -> Self {
-        world.outside(
+    fn new(environment: &TestEnvironment) -> Self {
+        environment.run_outside(
             "mkdir projects && cd projects && git init -q -b main one && cd one && echo a > a && git add a \
              && git -c user.name=n -c user.email=e commit -qm first && git worktree add -q -b side ../linked && cd .. \
              && mkdir -p deep/group && git clone -q one deep/group/two && git clone -q --bare one three.git \
              && git init -q --separate-git-dir=store four && mkdir plain && echo text > plain/file",
         );
-        let root = world.runs().ancestors().nth(3).unwrap().to_path_buf();
+        let root = environment.runs_directory().ancestors().nth(3).unwrap().to_path_buf();
         Self { directory: root.join("projects"), marker: root.join("marker") }
     }
 
     /// Uses every repository as its owner would, and says whether anything planted was executed.
-    fn is_executed_by_git(&self, world: &World) -> bool {
+    fn is_executed_by_git(&self, environment: &TestEnvironment) -> bool {
         for place in ["one", "linked", "deep/group/two", "three.git", "four"] {
-            let mut git = world.command("git");
+            let mut git = environment.command("git");
             let status = git.args(["status", "--short"]).current_dir(self.directory.join(place)).output();
             drop(status);
         }
@@ -96,29 +96,29 @@ fn kinds(result: &serde_json::Value) -> Vec<(String, String)> {
 
 #[test]
 fn repositories_below_the_working_directory_are_protected() {
-    in_every_world(|world| {
-        let projects = Projects::new(world);
+    in_every_environment(|environment| {
+        let projects = Projects::new(environment);
         let before = identities(&projects.directory);
         let directory = projects.directory.to_str().unwrap();
-        let ran = world.run(&["--dir", directory], &["python3", "-c", &projects.attack()]);
-        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
-        assert!(!projects.is_executed_by_git(world), "{}", problem());
+        let outcome = environment.run(&["--dir", directory], &["python3", "-c", &projects.attack()]);
+        let problem = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+        assert!(!projects.is_executed_by_git(environment), "{}", problem());
         assert_eq!(identities(&projects.directory), before, "{}", problem());
         let text = std::fs::read_to_string(projects.directory.join("plain/file")).unwrap();
-        if world.namespaces {
-            assert_eq!(ran.code, 0, "{}", problem());
+        if environment.namespaces {
+            assert_eq!(outcome.code, 0, "{}", problem());
             assert_eq!(text, "changed\n", "the rest stays writable: {}", problem());
             assert_eq!(std::fs::read(projects.directory.join("one/a")).unwrap(), b"changed\n");
         } else {
-            assert_eq!((ran.code, ran.kind()), (125, "sandbox_unavailable"), "{}", problem());
+            assert_eq!((outcome.code, outcome.kind()), (125, "sandbox_unavailable"), "{}", problem());
             assert_eq!(text, "text\n", "nothing ran: {}", problem());
-            let error = ran.result["error"].as_str().unwrap_or_default();
+            let error = outcome.result["error"].as_str().unwrap_or_default();
             assert!(
                 error.contains("projects/deep/group/two/.git") && error.contains("3 more"),
                 "{}",
                 problem()
             );
-            let mut plain = world.guard(&["--dir", directory], &["true"]);
+            let mut plain = environment.guard_run(&["--dir", directory], &["true"]);
             let words = String::from_utf8_lossy(&plain.output().unwrap().stderr).into_owned();
             assert!(words.contains("--allow-unprotected-repositories"), "{words}");
         }
@@ -127,8 +127,8 @@ fn repositories_below_the_working_directory_are_protected() {
 
 #[test]
 fn changes_to_repositories_that_were_not_protected_are_reported() {
-    in_every_world(|world| {
-        let projects = Projects::new(world);
+    in_every_environment(|environment| {
+        let projects = Projects::new(environment);
         let directory = projects.directory.to_str().unwrap();
         let script = format!(
             "{TOOLS}
@@ -141,10 +141,10 @@ for at in ['fresh/.git', 'fresh/bare']:
 write('fresh/.git/config', '[core]\\nfsmonitor = evil\\n')"
         );
         let options = ["--dir", directory, "--allow-unprotected-repositories"];
-        let ran = world.run(&options, &["python3", "-c", &script]);
-        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
-        assert_eq!(ran.code, 0, "{}", problem());
-        let found = kinds(&ran.result);
+        let outcome = environment.run(&options, &["python3", "-c", &script]);
+        let problem = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+        assert_eq!(outcome.code, 0, "{}", problem());
+        let found = kinds(&outcome.result);
         let has = |kind: &str, path: &str| found.iter().any(|(k, p)| k == kind && p == path);
         assert!(has("danger.repository", "fresh"), "{}", problem());
         assert!(has("danger.repository", "fresh/bare"), "{}", problem());
@@ -157,55 +157,60 @@ write('fresh/.git/config', '[core]\\nfsmonitor = evil\\n')"
         ];
         for (kind, path) in changed {
             // What namespaces protect stays as it was.
-            assert_eq!(has(kind, path), !world.namespaces, "{kind} {path}: {}", problem());
+            assert_eq!(has(kind, path), !environment.namespaces, "{kind} {path}: {}", problem());
         }
-        let settings = ran.result["findings"].to_string();
+        let settings = outcome.result["findings"].to_string();
         assert!(settings.contains("core.fsmonitor"), "{}", problem());
     });
 }
 
 #[test]
 fn what_cannot_be_searched_or_protected_is_refused() {
-    in_every_world(|world| {
-        let projects = Projects::new(world);
-        world.outside("ln -s one/.git projects/plain/.git");
+    in_every_environment(|environment| {
+        let projects = Projects::new(environment);
+        environment.run_outside("ln -s one/.git projects/plain/.git");
         let directory = projects.directory.to_str().unwrap();
-        let ran = world.run(&["--dir", directory], &["touch", "ran"]);
-        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
-        assert_eq!(ran.code, 125, "{}", problem());
+        let outcome = environment.run(&["--dir", directory], &["touch", "ran"]);
+        let problem = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+        assert_eq!(outcome.code, 125, "{}", problem());
         assert!(!projects.directory.join("ran").exists());
-        assert!(ran.result["error"].to_string().contains("plain/.git"), "{}", problem());
+        assert!(outcome.result["error"].to_string().contains("plain/.git"), "{}", problem());
         // The working directory is itself a repository.
         let bare = projects.directory.join("three.git");
-        let ran = world.run(&["--dir", bare.to_str().unwrap()], &["touch", "ran"]);
-        assert_eq!(ran.code, 125, "{}: {:#}", world.name(), ran.result);
+        let outcome = environment.run(&["--dir", bare.to_str().unwrap()], &["touch", "ran"]);
+        assert_eq!(outcome.code, 125, "{}: {:#}", environment.name(), outcome.result);
         assert!(!bare.join("ran").exists());
         // Deeper than guard looks.
-        world
-            .outside("mkdir empty && cd empty && for i in $(seq 140); do mkdir d; cd d; done; git init -q .");
+        environment.run_outside(
+            "mkdir empty && cd empty && for i in $(seq 140); do mkdir d; cd d; done; git init -q .",
+        );
         let empty = projects.directory.with_file_name("empty");
-        let ran = world.run(&["--dir", empty.to_str().unwrap()], &["touch", "ran"]);
-        assert_eq!(ran.code, 125, "{}: {:#}", world.name(), ran.result);
-        let error = ran.result["error"].as_str().unwrap_or_default();
+        let outcome = environment.run(&["--dir", empty.to_str().unwrap()], &["touch", "ran"]);
+        assert_eq!(outcome.code, 125, "{}: {:#}", environment.name(), outcome.result);
+        let error = outcome.result["error"].as_str().unwrap_or_default();
         assert!(error.contains("levels deep"), "{error}");
         let options = ["--dir", empty.to_str().unwrap(), "--allow-unprotected-repositories"];
-        let ran = world.run(&options, &["touch", "ran"]);
-        assert_eq!(ran.code, 0, "{}: {:#}", world.name(), ran.result);
-        assert!(kinds(&ran.result).iter().any(|(kind, _)| kind == "repository.unseen"), "{:#}", ran.result);
+        let outcome = environment.run(&options, &["touch", "ran"]);
+        assert_eq!(outcome.code, 0, "{}: {:#}", environment.name(), outcome.result);
+        assert!(
+            kinds(&outcome.result).iter().any(|(kind, _)| kind == "repository.unseen"),
+            "{:#}",
+            outcome.result
+        );
     });
 }
 
 #[test]
 fn repositories_in_other_writable_directories_are_protected_too() {
-    in_every_world(|world| {
-        let projects = Projects::new(world);
+    in_every_environment(|environment| {
+        let projects = Projects::new(environment);
         let before = identities(&projects.directory);
         let directory = projects.directory.to_str().unwrap();
         let script = format!("import os; os.chdir('{directory}')\n{}", projects.attack());
-        let ran = world.run(&["--write", directory], &["python3", "-c", &script]);
-        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
-        assert_eq!(ran.code, if world.namespaces { 0 } else { 125 }, "{}", problem());
-        assert!(!projects.is_executed_by_git(world), "{}", problem());
+        let outcome = environment.run(&["--write", directory], &["python3", "-c", &script]);
+        let problem = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+        assert_eq!(outcome.code, if environment.namespaces { 0 } else { 125 }, "{}", problem());
+        assert!(!projects.is_executed_by_git(environment), "{}", problem());
         assert_eq!(identities(&projects.directory), before, "{}", problem());
     });
 }
@@ -222,9 +227,9 @@ fn a_git_file_of_the_working_directory_cannot_be_exchanged() {
         "remove('.git')",
         "remove('.git'); move('evil', '.git'); chmod('.git', 0)",
     ];
-    in_every_world(|world| {
-        let before = std::fs::read(world.folder.join(".git")).unwrap();
-        let marker = world.folder.with_file_name("marker");
+    in_every_environment(|environment| {
+        let before = std::fs::read(environment.directory.join(".git")).unwrap();
+        let marker = environment.directory.with_file_name("marker");
         for exchange in exchanges {
             let script = format!(
                 "{TOOLS}
@@ -233,17 +238,19 @@ write('evil/config', '[core]\\nrepositoryformatversion = 0\\nfsmonitor = touch {
 {exchange}",
                 marker.display()
             );
-            let ran = world.run(&[], &["python3", "-c", &script]);
-            let problem = || format!("{}: {exchange}: {:#}\n{}", world.name(), ran.result, ran.error);
-            assert_eq!(ran.code, 0, "{}", problem());
-            let found = world.folder.join(".git").symlink_metadata().unwrap();
+            let outcome = environment.run(&[], &["python3", "-c", &script]);
+            let problem =
+                || format!("{}: {exchange}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+            assert_eq!(outcome.code, 0, "{}", problem());
+            let found = environment.directory.join(".git").symlink_metadata().unwrap();
             assert!(found.is_file(), "{}", problem());
-            assert_eq!(std::fs::read(world.folder.join(".git")).unwrap(), before, "{}", problem());
-            world.outside("cd project && git status --short && rm -rf evil other");
+            assert_eq!(std::fs::read(environment.directory.join(".git")).unwrap(), before, "{}", problem());
+            environment.run_outside("cd project && git status --short && rm -rf evil other");
             assert!(!marker.exists(), "{}", problem());
-            let reported =
-                kinds(&ran.result).iter().any(|(kind, path)| kind == "worktree.foreign" && path == ".git");
-            assert_eq!(reported, !world.namespaces, "{}", problem());
+            let reported = kinds(&outcome.result)
+                .iter()
+                .any(|(kind, path)| kind == "worktree.foreign" && path == ".git");
+            assert_eq!(reported, !environment.namespaces, "{}", problem());
         }
     });
 }

@@ -1,6 +1,6 @@
 //! What an agent chose, in what guard itself shows: nothing that a person does not see, or that changes what they see.
 
-use crate::launch::world::in_every_world;
+use crate::support::in_every_environment;
 
 /// From the Unicode Character Database: `Default_Ignorable_Code_Point`, `Bidi_Control`, line and paragraph separators,
 /// interlinear annotations, and control characters that a line of output can hold.
@@ -37,26 +37,30 @@ fn nothing_hidden_reaches_the_reader_of_guards_own_lines() {
     let hidden: String =
         HIDDEN.iter().flat_map(|&(from, to)| (from..=to).filter_map(char::from_u32)).collect();
     assert!(hidden.chars().count() > 350);
-    in_every_world(|world| {
-        let name = world.name();
-        std::fs::write(world.folder.join("hidden.txt"), &hidden).unwrap();
+    in_every_environment(|environment| {
+        let name = environment.name();
+        std::fs::write(environment.directory.join("hidden.txt"), &hidden).unwrap();
         let script = "import subprocess\nhidden = open('hidden.txt', newline='').read()\n\
              print('said' + hidden + 'said')\n\
              for argv in (['/usr/bin/true', 'started' + hidden], ['/usr/bin/git', 'checkout', 'refused' + hidden[:90]]):\n    \
              try:\n        subprocess.run(argv, stderr=subprocess.DEVNULL)\n    except PermissionError:\n        pass\n\
              for name in range(0, len(hidden), 40):\n    \
              open('made' + hidden[name:name + 40].replace('/', ''), 'w').close()\n";
-        std::fs::write(world.folder.join("hidden.py"), script).unwrap();
-        world.give(&world.folder);
-        let ran = world.finish(world.guard(&[], &["python3", "hidden.py"]), b"");
-        let mut command = world.command(super::world::program());
+        std::fs::write(environment.directory.join("hidden.py"), script).unwrap();
+        environment.give_to_user(&environment.directory);
+        let outcome = environment.run_to_end(environment.guard_run(&[], &["python3", "hidden.py"]), b"");
+        let mut command = environment.command(crate::support::guard_program());
         let log = command.args(["log"]).output().unwrap();
         let log = String::from_utf8(log.stdout).unwrap();
         for wanted in ["said", "started", "refused"] {
             assert!(log.contains(wanted), "{name}: {log}");
         }
-        assert!(ran.error.contains("refused") && ran.error.contains("made"), "{name}: {}", ran.error);
-        for (what, text) in [("the log", &log), ("the summary", &ran.error)] {
+        assert!(
+            outcome.error.contains("refused") && outcome.error.contains("made"),
+            "{name}: {}",
+            outcome.error
+        );
+        for (what, text) in [("the log", &log), ("the summary", &outcome.error)] {
             let found: Vec<String> = text
                 .chars()
                 .filter(|one| hidden.contains(*one))

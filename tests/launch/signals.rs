@@ -12,8 +12,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::faults::is_complete;
-use super::world::{Ran, World, collect, in_every_world, in_every_world_at_once, mark, nothing_left};
-use crate::support::make_program;
+use crate::support::{
+    RunOutcome, TestEnvironment, collect_outcome, expect_no_process_left, in_every_environment,
+    in_every_environment_at_once, make_program, unique_mark,
+};
 
 /// A run that was started and said that it is ready.
 struct Ready {
@@ -25,22 +27,28 @@ struct Ready {
 
 impl Ready {
     /// Starts a script that says `ready` when it is.
-    fn new(world: &World, script: &str) -> Self {
-        Self::ignoring(world, "", script)
+    fn new(environment: &TestEnvironment, script: &str) -> Self {
+        Self::ignoring(environment, "", script)
     }
 
     /// The same where whoever starts guard lets it ignore these signals.
-    fn ignoring(world: &World, signals: &str, script: &str) -> Self {
-        let mark = mark();
-        let mut command = world.ignoring(signals);
-        command.args(world.arguments(&["--stream-json", "--env", &mark], &["bash", "-c", script]));
+    fn ignoring(environment: &TestEnvironment, signals: &str, script: &str) -> Self {
+        let mark = unique_mark();
+        let mut command = environment.guard_ignoring_signals(signals);
+        command.args(
+            environment.guard_run_arguments(&["--stream-json", "--env", &mark], &["bash", "-c", script]),
+        );
         let started = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut rest = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         while !(line.contains("\"output\"") && line.contains("ready")) {
             line.clear();
-            assert!(rest.read_line(&mut line).unwrap() > 0, "{}: ended before it was ready", world.name());
+            assert!(
+                rest.read_line(&mut line).unwrap() > 0,
+                "{}: ended before it was ready",
+                environment.name()
+            );
         }
         Self { child, mark, started, rest }
     }
@@ -50,95 +58,112 @@ impl Ready {
     }
 
     /// Sees it to its end.
-    fn end(mut self) -> Ran {
+    fn end(mut self) -> RunOutcome {
         let mut output = Vec::new();
         self.rest.read_to_end(&mut output).unwrap();
-        let mut ran = collect(self.child, b"", self.started);
+        let mut outcome = collect_outcome(self.child, b"", self.started);
         let last = output.trim_ascii_end().rsplit(|&byte| byte == b'\n').next().unwrap();
-        ran.result = serde_json::from_slice(last).unwrap_or_default();
-        nothing_left(&self.mark, Duration::ZERO);
-        ran
+        outcome.result = serde_json::from_slice(last).unwrap_or_default();
+        expect_no_process_left(&self.mark, Duration::ZERO);
+        outcome
     }
 }
 
 #[test]
 fn signals_reach_the_agent() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
             // A program by itself, and one that tidies up first.
-            let run = Ready::new(world, "echo ready; exec sleep 60");
+            let run = Ready::new(environment, "echo ready; exec sleep 60");
             run.signal(signal);
-            let ran = run.end();
+            let outcome = run.end();
             assert_eq!(
-                (ran.code, ran.kind()),
+                (outcome.code, outcome.kind()),
                 (code, "cancelled"),
                 "{} {signal}: {:#}",
-                world.name(),
-                ran.result
+                environment.name(),
+                outcome.result
             );
-            assert!(ran.took < Duration::from_secs(4), "{} {signal}: {:?}", world.name(), ran.took);
-            is_complete(&ran);
+            assert!(
+                outcome.took < Duration::from_secs(4),
+                "{} {signal}: {:?}",
+                environment.name(),
+                outcome.took
+            );
+            is_complete(&outcome);
             let name = &signal.as_str()[3..];
             let tidy = format!("trap 'echo tidied; exit 9' {name}; echo ready; while :; do sleep 0.02; done");
-            let run = Ready::new(world, &tidy);
+            let run = Ready::new(environment, &tidy);
             run.signal(signal);
-            let ran = run.end();
+            let outcome = run.end();
             assert_eq!(
-                (ran.code, ran.kind()),
+                (outcome.code, outcome.kind()),
                 (9, "cancelled"),
                 "{} {signal}: {:#}",
-                world.name(),
-                ran.result
+                environment.name(),
+                outcome.result
             );
-            assert_eq!(ran.printed(), "ready\ntidied\n", "{} {signal}", world.name());
-            assert_eq!(ran.result["success"], false);
-            is_complete(&ran);
+            assert_eq!(outcome.printed(), "ready\ntidied\n", "{} {signal}", environment.name());
+            assert_eq!(outcome.result["success"], false);
+            is_complete(&outcome);
         }
     });
 }
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    in_every_world_at_once(|world| {
+    in_every_environment_at_once(|environment| {
         let run = Ready::new(
-            world,
+            environment,
             "trap '' INT TERM HUP; (setsid sleep 60 &); echo ready; while :; do sleep 0.05; done",
         );
         run.signal(Signal::SIGINT);
         std::thread::sleep(Duration::from_millis(700));
         let asked = Instant::now();
         run.signal(Signal::SIGINT);
-        let ran = run.end();
-        assert!(asked.elapsed() < Duration::from_secs(2), "{}: {:?}", world.name(), asked.elapsed());
-        assert_eq!((ran.code, ran.kind()), (137, "cancelled"), "{}: {:#}", world.name(), ran.result);
-        is_complete(&ran);
+        let outcome = run.end();
+        assert!(asked.elapsed() < Duration::from_secs(2), "{}: {:?}", environment.name(), asked.elapsed());
+        assert_eq!(
+            (outcome.code, outcome.kind()),
+            (137, "cancelled"),
+            "{}: {:#}",
+            environment.name(),
+            outcome.result
+        );
+        is_complete(&outcome);
     });
 }
 
 #[test]
 fn who_is_not_to_hear_of_a_signal_does_not() {
-    in_every_world_at_once(|world| {
-        let run = Ready::ignoring(world, "HUP,INT,QUIT", "echo ready; sleep 1; echo done");
+    in_every_environment_at_once(|environment| {
+        let run = Ready::ignoring(environment, "HUP,INT,QUIT", "echo ready; sleep 1; echo done");
         for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
             run.signal(signal);
         }
-        let ran = run.end();
-        assert_eq!((ran.code, ran.kind()), (0, ""), "{}: {:#}", world.name(), ran.result);
-        assert_eq!(ran.printed(), "ready\ndone\n", "{}", world.name());
+        let outcome = run.end();
+        assert_eq!((outcome.code, outcome.kind()), (0, ""), "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.printed(), "ready\ndone\n", "{}", environment.name());
         // Who asks it to end is heard.
-        let run = Ready::ignoring(world, "HUP,TERM", "echo ready; exec sleep 60");
+        let run = Ready::ignoring(environment, "HUP,TERM", "echo ready; exec sleep 60");
         run.signal(Signal::SIGTERM);
-        let ran = run.end();
-        assert_eq!((ran.code, ran.kind()), (143, "cancelled"), "{}: {:#}", world.name(), ran.result);
+        let outcome = run.end();
+        assert_eq!(
+            (outcome.code, outcome.kind()),
+            (143, "cancelled"),
+            "{}: {:#}",
+            environment.name(),
+            outcome.result
+        );
     });
 }
 
 #[test]
 fn a_worktree_that_is_being_made_is_undone() {
-    in_every_world_at_once(|world| {
-        let real = world.outside("command -v git").trim().to_string();
-        let bin = world.folder.with_file_name("bin");
-        let begun = world.temporary().join("begun");
+    in_every_environment_at_once(|environment| {
+        let real = environment.run_outside("command -v git").trim().to_string();
+        let bin = environment.directory.with_file_name("bin");
+        let begun = environment.temporary_directory().join("begun");
         let state = "git -C repository for-each-ref; git -C repository worktree list --porcelain; ls -A .worktrees || true";
         // A git that takes its time: before it has made the worktree, and after.
         for first in ["true".to_string(), format!("'{real}' \"$@\"")] {
@@ -147,33 +172,43 @@ fn a_worktree_that_is_being_made_is_undone() {
                 "#!/bin/sh\n[ \"$1 $2\" != 'worktree add' ] || {{ {slow}; }}\nexec '{real}' \"$@\"\n"
             );
             make_program(&bin.join("git"), script);
-            let before = world.outside(state);
+            let before = environment.run_outside(state);
             for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
                 let _ = std::fs::remove_file(&begun);
-                let mark = mark();
+                let mark = unique_mark();
                 let (name, value) = mark.split_once('=').unwrap();
-                let mut command = world.ignoring("");
-                command.args(world.arguments(&["--json", "--name", "cut"], &["true"]));
+                let mut command = environment.guard_ignoring_signals("");
+                command.args(environment.guard_run_arguments(&["--json", "--name", "cut"], &["true"]));
                 // These tests lie in guard's own working tree, and a tree that holds the home is none.
                 command.env("HOME", bin.parent().unwrap());
-                command.env("PATH", format!("{}:{}", bin.display(), world.person.path)).env(name, value);
+                command.env("PATH", format!("{}:{}", bin.display(), environment.user.path)).env(name, value);
                 let started = Instant::now();
                 let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
                 while !begun.exists() {
                     assert!(
                         started.elapsed() < Duration::from_secs(20),
                         "{}: it does not start",
-                        world.name()
+                        environment.name()
                     );
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 kill(Pid::from_raw(child.id() as i32), signal).unwrap();
-                let ran = collect(child, b"", started);
-                assert_eq!((ran.code, ran.kind()), (code, "cancelled"), "{} {signal}: {ran:?}", world.name());
-                nothing_left(&mark, Duration::ZERO);
-                assert_eq!(world.outside(state), before, "{} {signal}", world.name());
-                for entry in list(&world.runs()).unwrap() {
-                    assert_eq!(entry.record.unwrap().state, State::Removed, "{} {signal}", world.name());
+                let outcome = collect_outcome(child, b"", started);
+                assert_eq!(
+                    (outcome.code, outcome.kind()),
+                    (code, "cancelled"),
+                    "{} {signal}: {outcome:?}",
+                    environment.name()
+                );
+                expect_no_process_left(&mark, Duration::ZERO);
+                assert_eq!(environment.run_outside(state), before, "{} {signal}", environment.name());
+                for entry in list(&environment.runs_directory()).unwrap() {
+                    assert_eq!(
+                        entry.record.unwrap().state,
+                        State::Removed,
+                        "{} {signal}",
+                        environment.name()
+                    );
                 }
             }
         }
@@ -183,10 +218,11 @@ fn a_worktree_that_is_being_made_is_undone() {
 /// A key goes to all of the terminal's foreground: guard, which waits, and the git it has started.
 #[test]
 fn a_key_while_commits_are_received_loses_none() {
-    in_every_world_at_once(|world| {
-        let real = world.outside("command -v git").trim().to_string();
-        let bin = world.folder.with_file_name("bin");
-        let (ended, begun) = (world.folder.join("ended"), world.temporary().join("begun"));
+    in_every_environment_at_once(|environment| {
+        let real = environment.run_outside("command -v git").trim().to_string();
+        let bin = environment.directory.with_file_name("bin");
+        let (ended, begun) =
+            (environment.directory.join("ended"), environment.temporary_directory().join("begun"));
         // The list of what was received; those that look at the agent's objects before cannot start anything.
         let slow = format!("[ ! -e '{}' ] || {{ : > '{}'; sleep 1; }}", ended.display(), begun.display());
         make_program(
@@ -199,52 +235,56 @@ fn a_key_while_commits_are_received_loses_none() {
             "PATH={}:$PATH; echo more > more; git add more; git -c user.name=n -c user.email=e commit -qm more && : > ended",
             real.strip_suffix("/git").unwrap()
         );
-        let mut command = world.ignoring("");
-        command.args(world.arguments(&["--json", "--here"], &["bash", "-c", &work]));
+        let mut command = environment.guard_ignoring_signals("");
+        command.args(environment.guard_run_arguments(&["--json", "--here"], &["bash", "-c", &work]));
         // These tests lie in guard's own working tree, and a tree that holds the home is none.
         command.env("HOME", bin.parent().unwrap());
-        command.env("PATH", format!("{}:{}", bin.display(), world.person.path)).process_group(0);
+        command.env("PATH", format!("{}:{}", bin.display(), environment.user.path)).process_group(0);
         let started = Instant::now();
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         while !begun.exists() {
             if started.elapsed() > Duration::from_secs(20) {
-                panic!("{}: nothing is received: {:#}", world.name(), collect(child, b"", started).result);
+                panic!(
+                    "{}: nothing is received: {:#}",
+                    environment.name(),
+                    collect_outcome(child, b"", started).result
+                );
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         kill(Pid::from_raw(-(child.id() as i32)), Signal::SIGINT).unwrap();
-        let ran = collect(child, b"", started);
-        assert_eq!((ran.code, ran.kind()), (0, ""), "{}: {:#}", world.name(), ran.result);
+        let outcome = collect_outcome(child, b"", started);
+        assert_eq!((outcome.code, outcome.kind()), (0, ""), "{}: {:#}", environment.name(), outcome.result);
         assert_eq!(
-            ran.result["commits"].as_array().map(Vec::len),
+            outcome.result["commits"].as_array().map(Vec::len),
             Some(1),
             "{}: {:#}",
-            world.name(),
-            ran.result
+            environment.name(),
+            outcome.result
         );
-        let subjects = world.outside("git -C repository log --format=%s task/work");
-        assert_eq!(subjects, "more\nfirst\n", "{}", world.name());
+        let subjects = environment.run_outside("git -C repository log --format=%s task/work");
+        assert_eq!(subjects, "more\nfirst\n", "{}", environment.name());
     });
 }
 
 /// Whoever reads guard's output has stopped doing so: guard can be ended all the same, and its record is complete.
 #[test]
 fn a_reader_that_does_not_read_keeps_nobody() {
-    in_every_world_at_once(|world| {
+    in_every_environment_at_once(|environment| {
         // The agent prints without end; it has ended, and its output waits; or every event is printed.
         for (options, script, signals) in [
             (&["--quiet"][..], "echo ready; yes", 2),
             (&["--quiet"][..], "head -c 300000 /dev/zero", 1),
             (&["--stream-json"][..], "echo ready; yes", 2),
         ] {
-            let mark = mark();
+            let mark = unique_mark();
             let options: Vec<&str> = options.iter().copied().chain(["--env", &mark]).collect();
-            let mut command = world.guard(&options, &["bash", "-c", script]);
+            let mut command = environment.guard_run(&options, &["bash", "-c", script]);
             let (reader, writer) = std::io::pipe().unwrap();
             let mut child = command.stdout(writer).stderr(Stdio::null()).spawn().unwrap();
             drop(command);
             std::thread::sleep(Duration::from_millis(1500));
-            assert!(child.try_wait().unwrap().is_none(), "{} {script}: it does not wait", world.name());
+            assert!(child.try_wait().unwrap().is_none(), "{} {script}: it does not wait", environment.name());
             let asked = Instant::now();
             for _ in 0..signals {
                 let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
@@ -254,15 +294,16 @@ fn a_reader_that_does_not_read_keeps_nobody() {
                 assert!(
                     asked.elapsed() < Duration::from_secs(15),
                     "{} {options:?} {script}: guard does not end",
-                    world.name()
+                    environment.name()
                 );
                 std::thread::sleep(Duration::from_millis(20));
             }
             drop(reader);
-            nothing_left(&mark, Duration::from_secs(2));
-            let newest = world.outside("ls -t \"$XDG_STATE_HOME\"/guard/runs/*/transcript.jsonl | head -n 1");
+            expect_no_process_left(&mark, Duration::from_secs(2));
+            let newest = environment
+                .run_outside("ls -t \"$XDG_STATE_HOME\"/guard/runs/*/transcript.jsonl | head -n 1");
             let checked = check(Path::new(newest.trim())).unwrap();
-            assert_eq!(checked.outcome, Outcome::Complete, "{} {options:?} {script}", world.name());
+            assert_eq!(checked.outcome, Outcome::Complete, "{} {options:?} {script}", environment.name());
         }
     });
 }

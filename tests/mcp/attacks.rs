@@ -11,11 +11,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::server::{Answer, Served, hello};
-use super::until;
-use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{is_root, one_world};
-use crate::support::most_memory;
+use crate::support::scripted_api::{Api, Turn};
+use crate::support::{is_root, one_environment, peak_memory, wait_until};
 
 /// The headers with some others in their place.
 fn headers(server: &Served, changes: &[(&str, Option<&str>)]) -> Vec<(String, String)> {
@@ -36,8 +34,8 @@ fn serves(server: &Served) {
 #[test]
 fn strangers_are_not_let_in() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let server = Served::start(&world, "", &gemini, &[]);
+    let environment = one_environment();
+    let server = Served::start(&environment, "", &gemini, &[]);
     let port = server.address.rsplit_once(':').unwrap().1.to_string();
     let hello = hello().to_string();
     let status = |target: &str, changes: &[(&str, Option<&str>)]| {
@@ -153,18 +151,18 @@ fn strangers_are_not_let_in() {
 #[test]
 fn the_token_is_its_owners() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![
         Turn::shell(
             "cat guard-token-file; cat ../state/guard/mcp-token; read port < port; (exec 3<>/dev/tcp/127.0.0.1/$port && echo let-me-in) 2>&1",
         ),
         Turn::text("Tried."),
     ]);
-    let server = Served::start(&world, &api.server.url(""), &gemini, &[]);
+    let server = Served::start(&environment, &api.server.url(""), &gemini, &[]);
     assert_eq!(server.token_file.metadata().unwrap().mode() & 0o777, 0o600);
     assert!(server.token.len() >= 64);
     // It is the same for the next server, so that clients need not be told again.
-    assert_eq!(Served::start(&world, "", &gemini, &[]).token, server.token);
+    assert_eq!(Served::start(&environment, "", &gemini, &[]).token, server.token);
     if is_root() {
         // The file itself refuses, not only the directories on the way.
         for folder in server.token_file.ancestors().skip(1).take(2) {
@@ -177,11 +175,10 @@ fn the_token_is_its_owners() {
         eprintln!("SKIP: another user reads the token: the tests did not begin as root");
     }
     // Nor does the agent that it lets ask get it.
-    symlink(&server.token_file, world.folder.join("guard-token-file")).unwrap();
+    symlink(&server.token_file, environment.directory.join("guard-token-file")).unwrap();
     let port = server.address.rsplit_once(':').unwrap().1;
-    std::fs::write(world.folder.join("port"), format!("{port}\n")).unwrap();
-    let ask =
-        json!({ "PROMPT": "hello", "cd": world.folder, "sandbox": "read-only", "model": "gemini-2.5-flash" });
+    std::fs::write(environment.directory.join("port"), format!("{port}\n")).unwrap();
+    let ask = json!({ "PROMPT": "hello", "cd": environment.directory, "sandbox": "read-only", "model": "gemini-2.5-flash" });
     let answer = server.uses(&server.session(), "gemini", &ask);
     assert_eq!(answer["result"], "Tried.", "{answer:#}");
     let told = format!("{:?}", api.tool_results());
@@ -206,8 +203,8 @@ fn endless(mut stream: TcpStream, head: &str, piece: &[u8], most: usize) -> (usi
 #[test]
 fn what_is_too_large_is_refused_early() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let mut server = Served::start(&world, "", &gemini, &[]);
+    let environment = one_environment();
+    let mut server = Served::start(&environment, "", &gemini, &[]);
     let head: String = server.headers().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     // Said to be huge: nothing of it is waited for.
     let mut stream = server.connect();
@@ -241,7 +238,7 @@ fn what_is_too_large_is_refused_early() {
         .unwrap();
     assert_eq!(Answer::read(stream).status, 431);
     assert!(server.is_there());
-    let peak = most_memory(server.id());
+    let peak = peak_memory(server.id());
     assert!(peak > 1000 && peak < 160 << 10, "{peak} KiB");
     serves(&server);
 }
@@ -249,8 +246,8 @@ fn what_is_too_large_is_refused_early() {
 #[test]
 fn garbage_ends_nothing() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let mut server = Served::start(&world, "", &gemini, &[]);
+    let environment = one_environment();
+    let mut server = Served::start(&environment, "", &gemini, &[]);
     let noise: Vec<u8> =
         (0..5000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let pieces: [&[u8]; 7] = [
@@ -317,8 +314,8 @@ fn garbage_ends_nothing() {
 #[test]
 fn a_thousand_sessions_are_not_held() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let server = Served::start(&world, "", &gemini, &[]);
+    let environment = one_environment();
+    let server = Served::start(&environment, "", &gemini, &[]);
     let first = server.session();
     let statuses: Vec<u16> = (0..1000).map(|_| server.post(None, &hello()).status).collect();
     let opened = statuses.iter().filter(|status| **status == 200).count();
@@ -355,8 +352,8 @@ fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
 #[test]
 fn slow_clients_do_not_hold_the_door() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let server = Served::start(&world, "", &gemini, &[]);
+    let environment = one_environment();
+    let server = Served::start(&environment, "", &gemini, &[]);
     let head: String = server.headers().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let session = server.session();
     // They are there before the many come.
@@ -425,16 +422,17 @@ fn slow_clients_do_not_hold_the_door() {
 #[test]
 fn folders_outside_the_roots_are_refused() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![Turn::shell("cat marker"), Turn::text("Done.")]);
-    world.outside("mkdir -p outside/inner project/inside project/later && echo inside-marker > project/inside/marker && echo outside-marker > outside/marker");
-    let root = world.folder.parent().unwrap().to_path_buf();
-    symlink(root.join("outside"), world.folder.join("out")).unwrap();
-    symlink("inside", world.folder.join("in")).unwrap();
-    symlink(&world.folder, root.join("door")).unwrap();
+    environment.run_outside("mkdir -p outside/inner project/inside project/later && echo inside-marker > project/inside/marker && echo outside-marker > outside/marker");
+    let root = environment.directory.parent().unwrap().to_path_buf();
+    symlink(root.join("outside"), environment.directory.join("out")).unwrap();
+    symlink("inside", environment.directory.join("in")).unwrap();
+    symlink(&environment.directory, root.join("door")).unwrap();
     // The root is named by a link.
     let link = root.join("door");
-    let server = Served::start(&world, &api.server.url(""), &gemini, &["--root", link.to_str().unwrap()]);
+    let server =
+        Served::start(&environment, &api.server.url(""), &gemini, &["--root", link.to_str().unwrap()]);
     let session = server.session();
     let ask = |cd: &str| {
         let ask = json!({ "PROMPT": "hello", "cd": cd, "sandbox": "read-only", "model": "gemini-2.5-flash", "max_retries": 0 });
@@ -450,7 +448,7 @@ fn folders_outside_the_roots_are_refused() {
         assert!(answer["error"].as_str().is_some_and(|error| error.contains("`cd`")), "{path}: {answer:#}");
         assert_eq!(answer["run_id"], "", "nothing was run: {answer:#}");
     };
-    let folder = world.folder.to_str().unwrap();
+    let folder = environment.directory.to_str().unwrap();
     for path in ["/", "/etc", "/proc/self/root", "/dev/fd/0", "..", "", "~", "inside", "file:///etc"] {
         refused(path);
     }
@@ -476,8 +474,8 @@ fn folders_outside_the_roots_are_refused() {
     assert_eq!(answer["result"], "Done.", "{answer:#}");
     assert!(format!("{:?}", api.tool_results()).contains("inside-marker"), "{:?}", api.tool_results());
     // A conversation does not go on in a directory that has become a link meanwhile.
-    std::fs::rename(world.folder.join("inside"), world.folder.join("moved")).unwrap();
-    symlink(root.join("outside"), world.folder.join("inside")).unwrap();
+    std::fs::rename(environment.directory.join("inside"), environment.directory.join("moved")).unwrap();
+    symlink(root.join("outside"), environment.directory.join("inside")).unwrap();
     refused(&format!("{folder}/inside"));
     let next = json!({ "PROMPT": "go on", "cd": format!("{folder}/moved"), "sandbox": "read-only", "SESSION_ID": answer["SESSION_ID"] });
     assert_eq!(server.uses(&session, "gemini", &next)["error_kind"], "session_lost");
@@ -485,14 +483,14 @@ fn folders_outside_the_roots_are_refused() {
     std::fs::remove_file(&link).unwrap();
     symlink("/etc", &link).unwrap();
     refused(link.to_str().unwrap());
-    std::fs::rename(&world.folder, root.join("elsewhere")).unwrap();
+    std::fs::rename(&environment.directory, root.join("elsewhere")).unwrap();
     refused(folder);
-    symlink("/etc", &world.folder).unwrap();
+    symlink("/etc", &environment.directory).unwrap();
     refused(folder);
     refused(&format!("{folder}/ssl"));
-    std::fs::remove_file(&world.folder).unwrap();
+    std::fs::remove_file(&environment.directory).unwrap();
     assert!(!format!("{:?}", api.server.requests()).contains("outside-marker"));
     let listed: Value = server.uses(&session, "guard_report", &json!({}));
     assert_eq!(listed["calls"].as_array().map(Vec::len), Some(2), "refused ones are no calls: {listed:#}");
-    until("the server is there", || server.post(None, &hello()).status == 200);
+    wait_until("the server is there", || server.post(None, &hello()).status == 200);
 }

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::server::Served;
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{World, one_world, program};
+use crate::support::{TestEnvironment, guard_program, one_environment};
 
 /// The CLI in this world, with a home of its own.
-fn cli(world: &World, gemini: &Gemini) -> Command {
-    let home = world.temporary().join("home");
+fn cli(environment: &TestEnvironment, gemini: &Gemini) -> Command {
+    let home = environment.temporary_directory().join("home");
     if !home.exists() {
         Gemini::furnish(&home);
         let mut settings = Gemini::settings();
@@ -19,7 +19,7 @@ fn cli(world: &World, gemini: &Gemini) -> Command {
         settings["security"]["folderTrust"] = json!({ "enabled": false });
         std::fs::write(home.join(".gemini/settings.json"), settings.to_string()).unwrap();
     }
-    let mut command = world.command(gemini.program());
+    let mut command = environment.command(gemini.program());
     command
         .env("HOME", home)
         .envs(Gemini::environment())
@@ -29,27 +29,29 @@ fn cli(world: &World, gemini: &Gemini) -> Command {
 }
 
 /// Adds a server as the README says, and lists what the CLI can reach.
-fn add_and_list(world: &World, gemini: &Gemini, words: &[&str]) -> String {
-    let mut add = cli(world, gemini);
+fn add_and_list(environment: &TestEnvironment, gemini: &Gemini, words: &[&str]) -> String {
+    let mut add = cli(environment, gemini);
     add.args(["mcp", "add", "--scope", "user"]).args(words);
-    let ran = world.finish(add, b"");
-    assert_eq!(ran.code, 0, "{}", ran.error);
-    let settings = std::fs::read_to_string(world.temporary().join("home/.gemini/settings.json")).unwrap();
+    let outcome = environment.run_to_end(add, b"");
+    assert_eq!(outcome.code, 0, "{}", outcome.error);
+    let settings =
+        std::fs::read_to_string(environment.temporary_directory().join("home/.gemini/settings.json"))
+            .unwrap();
     let settings: Value = serde_json::from_str(&settings).unwrap();
     assert!(settings["mcpServers"]["guard"].is_object(), "{settings:#}");
-    let mut list = cli(world, gemini);
+    let mut list = cli(environment, gemini);
     list.args(["mcp", "list"]);
-    let ran = world.finish(list, b"");
-    format!("{}{}", String::from_utf8_lossy(&ran.output), ran.error)
+    let outcome = environment.run_to_end(list, b"");
+    format!("{}{}", String::from_utf8_lossy(&outcome.output), outcome.error)
 }
 
 #[test]
 fn the_gemini_cli_finds_guard_over_pipes() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let folder = world.folder.display().to_string();
-    let guard = program().display().to_string();
-    let listed = add_and_list(&world, &gemini, &["guard", &guard, "mcp", "--root", &folder]);
+    let environment = one_environment();
+    let folder = environment.directory.display().to_string();
+    let guard = guard_program().display().to_string();
+    let listed = add_and_list(&environment, &gemini, &["guard", &guard, "mcp", "--root", &folder]);
     let line = listed.lines().find(|line| line.contains("guard:")).unwrap_or_default();
     assert!(line.contains("Connected") && !line.contains("Disconnected"), "{listed}");
     assert!(line.contains(&format!("{guard} mcp --root {folder}")), "{listed}");
@@ -58,12 +60,12 @@ fn the_gemini_cli_finds_guard_over_pipes() {
 #[test]
 fn the_gemini_cli_finds_guard_over_http_with_the_token_only() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let server = Served::start(&world, "", &gemini, &[]);
+    let environment = one_environment();
+    let server = Served::start(&environment, "", &gemini, &[]);
     for (token, is_let_in) in [(server.token.as_str(), true), ("wrong", false)] {
         let header = format!("Authorization: Bearer {token}");
         let words = ["--transport", "http", "--header", &header, "guard", &server.url];
-        let listed = add_and_list(&world, &gemini, &words);
+        let listed = add_and_list(&environment, &gemini, &words);
         let line = listed.lines().find(|line| line.contains("guard:")).unwrap_or_default();
         assert_eq!(line.contains("- Connected"), is_let_in, "{listed}");
     }

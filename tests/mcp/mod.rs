@@ -8,12 +8,11 @@ mod server;
 mod stdio;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{Ran, World, program};
+use crate::support::{RunOutcome, TestEnvironment, guard_program};
 
 /// Python with the official client, as `scripts/test` installs it.
 fn python() -> Option<PathBuf> {
@@ -32,25 +31,24 @@ fn installed(path: &str, name: &str) -> Option<PathBuf> {
 
 /// The official client, told what to do.
 fn client(
-    world: &World,
+    environment: &TestEnvironment,
     python: &Path,
     gemini: &Gemini,
     url: &str,
     setting: &Value,
 ) -> std::process::Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp/client.py");
-    let mut all =
-        json!({ "folder": world.folder, "guard": program(), "arguments": ["mcp", "--root", world.folder] });
+    let mut all = json!({ "folder": environment.directory, "guard": guard_program(), "arguments": ["mcp", "--root", environment.directory] });
     all.as_object_mut().unwrap().extend(setting.as_object().unwrap().clone());
-    let mut command = world.command(python);
+    let mut command = environment.command(python);
     command.arg(script).arg(all.to_string());
-    agents(&mut command, world, gemini, url);
+    agents(&mut command, environment, gemini, url);
     command
 }
 
 /// What a server of this world must know to ask the agent.
-fn agents(command: &mut std::process::Command, world: &World, gemini: &Gemini, url: &str) {
-    let path = format!("{}:{}", gemini.program().parent().unwrap().display(), world.person.path);
+fn agents(command: &mut std::process::Command, environment: &TestEnvironment, gemini: &Gemini, url: &str) {
+    let path = format!("{}:{}", gemini.program().parent().unwrap().display(), environment.user.path);
     command.env("PATH", path).env("GEMINI_API_KEY", "the-key").env("GOOGLE_GEMINI_BASE_URL", url);
 }
 
@@ -73,9 +71,9 @@ fn hold_to_schema(tools: &Value, tool: &str, structured: &Value) {
 }
 
 /// Holds everything that a client saw to the schemas; what it saw.
-fn sound(ran: &Ran) -> &Value {
-    let seen = &ran.result;
-    assert_eq!(ran.code, 0, "{}\n{}", ran.error, String::from_utf8_lossy(&ran.output));
+fn sound(outcome: &RunOutcome) -> &Value {
+    let seen = &outcome.result;
+    assert_eq!(outcome.code, 0, "{}\n{}", outcome.error, String::from_utf8_lossy(&outcome.output));
     for answer in seen["answers"].as_array().unwrap() {
         let structured = &answer["structured"];
         hold_to_schema(&seen["tools"], answer["tool"].as_str().unwrap(), structured);
@@ -87,8 +85,8 @@ fn sound(ran: &Ran) -> &Value {
 }
 
 /// What the client does on either transport, with an API that answers twice.
-fn tour(ran: &Ran) {
-    let seen = sound(ran);
+fn tour(outcome: &RunOutcome) {
+    let seen = sound(outcome);
     let names: Vec<&str> =
         seen["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["gemini", "guard_check", "guard_report", "guard_cancel"]);
@@ -141,8 +139,8 @@ fn tour(ran: &Ran) {
 }
 
 /// Whether anything of the Gemini CLI runs in this world's directory.
-fn is_running(world: &World) -> bool {
-    let folder = world.folder.to_string_lossy().into_owned();
+fn is_running(environment: &TestEnvironment) -> bool {
+    let folder = environment.directory.to_string_lossy().into_owned();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     entries.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())).any(
         |entry| {
@@ -152,12 +150,4 @@ fn is_running(world: &World) -> bool {
             cwd.unwrap_or(false) && name.starts_with("node")
         },
     )
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::agents;
 use crate::egress::gemini::Gemini;
-use crate::launch::world::World;
+use crate::support::TestEnvironment;
 
 /// An answer that takes longer does not come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,16 +38,16 @@ pub(super) struct Piped {
 }
 
 impl Piped {
-    pub(super) fn start(world: &World, url: &str, gemini: &Gemini, options: &[&str]) -> Self {
-        let mut command: Command = world.ignoring("");
-        command.args(["mcp", "--root"]).arg(&world.folder).args(options);
-        agents(&mut command, world, gemini, url);
-        Self::of(world, command)
+    pub(super) fn start(environment: &TestEnvironment, url: &str, gemini: &Gemini, options: &[&str]) -> Self {
+        let mut command: Command = environment.guard_ignoring_signals("");
+        command.args(["mcp", "--root"]).arg(&environment.directory).args(options);
+        agents(&mut command, environment, gemini, url);
+        Self::of(environment, command)
     }
 
     /// A server by this command.
-    pub(super) fn of(world: &World, mut command: Command) -> Self {
-        let errors = world.temporary().join("stderr");
+    pub(super) fn of(environment: &TestEnvironment, mut command: Command) -> Self {
+        let errors = environment.temporary_directory().join("stderr");
         let stderr = std::fs::File::create(&errors).unwrap();
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let (sender, lines) = channel();
@@ -121,10 +121,10 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn start(world: &World, url: &str, gemini: &Gemini, options: &[&str]) -> Self {
-        let mut command: Command = world.ignoring("");
-        command.args(["mcp", "--http", "--root"]).arg(&world.folder).args(options);
-        agents(&mut command, world, gemini, url);
+    pub(super) fn start(environment: &TestEnvironment, url: &str, gemini: &Gemini, options: &[&str]) -> Self {
+        let mut command: Command = environment.guard_ignoring_signals("");
+        command.args(["mcp", "--http", "--root"]).arg(&environment.directory).args(options);
+        agents(&mut command, environment, gemini, url);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -6,89 +6,94 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::server::{Piped, hello, using};
-use super::{agents, client, hold_to_schema, is_running, python, sound, tour, until};
-use crate::egress::api::{Api, Part, Turn};
+use super::{agents, client, hold_to_schema, is_running, python, sound, tour};
 use crate::egress::gemini::Gemini;
-use crate::launch::world::{World, collect, one_world};
+use crate::support::scripted_api::{Api, Part, Turn};
+use crate::support::{TestEnvironment, collect_outcome, one_environment, wait_until};
 
 fn silence() -> Turn {
     Turn::Silent(vec![Part::Text("Well".to_string())])
 }
 
-fn ask(world: &World) -> Value {
-    json!({ "PROMPT": "hello", "cd": world.folder, "sandbox": "read-only", "model": "gemini-2.5-flash" })
+fn ask(environment: &TestEnvironment) -> Value {
+    json!({ "PROMPT": "hello", "cd": environment.directory, "sandbox": "read-only", "model": "gemini-2.5-flash" })
 }
 
 #[test]
 fn the_official_client_is_served() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![Turn::text("The word is plum."), Turn::text("It was plum.")]);
-    let ran =
-        world.finish(client(&world, &python, &gemini, &api.server.url(""), &json!({ "does": "tour" })), b"");
-    tour(&ran);
-    assert_eq!(ran.result["version"], "2026-07-28");
+    let outcome = environment.run_to_end(
+        client(&environment, &python, &gemini, &api.server.url(""), &json!({ "does": "tour" })),
+        b"",
+    );
+    tour(&outcome);
+    assert_eq!(outcome.result["version"], "2026-07-28");
     assert!(api.questions()[1].json().to_string().contains("The word is plum."));
 }
 
 #[test]
 fn the_official_client_cancels() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![silence()]);
-    let mut command = client(&world, &python, &gemini, &api.server.url(""), &json!({ "does": "cancel" }));
+    let mut command =
+        client(&environment, &python, &gemini, &api.server.url(""), &json!({ "does": "cancel" }));
     let started = Instant::now();
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let input = child.stdin.take();
-    until("the agent asks", || api.questions().len() == 1);
-    assert!(is_running(&world));
+    wait_until("the agent asks", || api.questions().len() == 1);
+    assert!(is_running(&environment));
     drop(input);
-    let ran = collect(child, b"", started);
-    let seen = sound(&ran);
+    let outcome = collect_outcome(child, b"", started);
+    let seen = sound(&outcome);
     assert_eq!(seen["report"]["result"]["error_kind"], "cancelled", "{seen:#}");
     hold_to_schema(&seen["tools"], "guard_report", &seen["report"]);
-    assert!(!is_running(&world));
+    assert!(!is_running(&environment));
 }
 
 #[test]
 fn several_calls_at_once_and_no_more() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
-    let world = one_world();
+    let environment = one_environment();
     let slow = || Turn::Slow(Duration::from_secs(3), vec![Part::Text("Here.".to_string())]);
     let api = Api::plain(vec![slow(), slow(), slow(), slow()]);
-    let arguments = json!(["mcp", "--max-calls", "2", "--root", world.folder]);
+    let arguments = json!(["mcp", "--max-calls", "2", "--root", environment.directory]);
     let setting = json!({ "does": "several", "count": 3, "arguments": arguments });
-    let ran = world.finish(client(&world, &python, &gemini, &api.server.url(""), &setting), b"");
-    let seen = sound(&ran);
+    let outcome =
+        environment.run_to_end(client(&environment, &python, &gemini, &api.server.url(""), &setting), b"");
+    let seen = sound(&outcome);
     assert_eq!(seen["kinds"], json!(["None", "None", "busy"]), "{seen:#}");
 }
 
 #[test]
 fn nothing_is_left_when_the_official_client_goes_away() {
     let (Some(gemini), Some(python)) = (Gemini::installed(), python()) else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![silence()]);
-    let mut command = client(&world, &python, &gemini, &api.server.url(""), &json!({ "does": "leave" }));
+    let mut command =
+        client(&environment, &python, &gemini, &api.server.url(""), &json!({ "does": "leave" }));
     let started = Instant::now();
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let input = child.stdin.take();
-    until("the agent asks", || api.questions().len() == 1);
-    assert!(is_running(&world));
+    wait_until("the agent asks", || api.questions().len() == 1);
+    assert!(is_running(&environment));
     drop(input);
-    let ran = collect(child, b"", started);
-    assert!(ran.result["call"].is_string(), "{}", ran.error);
-    until("the run ends", || !is_running(&world));
+    let outcome = collect_outcome(child, b"", started);
+    assert!(outcome.result["call"].is_string(), "{}", outcome.error);
+    wait_until("the run ends", || !is_running(&environment));
 }
 
 #[test]
 fn a_long_call_tells_its_progress_and_what_it_used() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![Turn::Slow(Duration::from_secs(22), vec![Part::Text("At last.".to_string())])]);
-    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
-    let mut asked = ask(&world);
+    let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
+    let mut asked = ask(&environment);
     asked["log_metrics"] = json!(true);
     client.send(&using(2, "gemini", &asked));
     let (mut last, mut count, mut latest) = (Instant::now(), 0, 0.0);
@@ -122,16 +127,16 @@ fn a_long_call_tells_its_progress_and_what_it_used() {
 #[test]
 fn a_cancelled_call_ends_its_run() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![silence(), Turn::text("Here.")]);
-    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
-    client.send(&using(2, "gemini", &ask(&world)));
-    until("the agent asks", || api.questions().len() == 1);
-    assert!(is_running(&world));
+    let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
+    client.send(&using(2, "gemini", &ask(&environment)));
+    wait_until("the agent asks", || api.questions().len() == 1);
+    assert!(is_running(&environment));
     client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 2, "reason": "enough" } }));
-    until("the run ends", || !is_running(&world));
+    wait_until("the run ends", || !is_running(&environment));
     // The server goes on, with several at once.
-    client.send(&using(3, "gemini", &ask(&world)));
+    client.send(&using(3, "gemini", &ask(&environment)));
     client.send(&using(4, "gemini", &json!({ "PROMPT": "x", "cd": "/etc" })));
     assert_eq!(client.answer(4)["result"]["structuredContent"]["error_kind"], "invalid_input");
     assert_eq!(client.answer(3)["result"]["structuredContent"]["result"], "Here.");
@@ -140,10 +145,10 @@ fn a_cancelled_call_ends_its_run() {
 #[test]
 fn a_client_that_only_stops_waiting_finds_the_result_later() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![Turn::Slow(Duration::from_secs(2), vec![Part::Text("Late.".to_string())])]);
-    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
-    client.send(&using(2, "gemini", &ask(&world)));
+    let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
+    client.send(&using(2, "gemini", &ask(&environment)));
     // It takes the id from the first word of progress, and asks something else meanwhile.
     let told = client.line()["params"]["message"].as_str().unwrap().to_string();
     let id = told.rsplit("(call ").next().unwrap().trim_end_matches(')').to_string();
@@ -154,42 +159,42 @@ fn a_client_that_only_stops_waiting_finds_the_result_later() {
     assert_eq!((&report["status"], &report["result"]["result"]), (&json!("done"), &json!("Late.")));
     drop(client);
     // Another server, later.
-    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
+    let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
     assert_eq!(client.uses(2, "guard_report", &json!({ "id": id })), report);
     let listed = client.uses(3, "guard_report", &json!({}));
     assert_eq!(listed["calls"][0]["call_id"], id, "{listed:#}");
     // Nobody else can read it.
-    let folder = world.runs().with_file_name("calls");
-    let modes = world.outside(&format!("stat -c %a {0} {0}/*", folder.display()));
+    let folder = environment.runs_directory().with_file_name("calls");
+    let modes = environment.run_outside(&format!("stat -c %a {0} {0}/*", folder.display()));
     assert_eq!(modes, "700\n600\n");
 }
 
 #[test]
 fn nothing_is_left_when_the_client_goes_away() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![silence()]);
-    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
-    client.send(&using(2, "gemini", &ask(&world)));
-    until("the agent asks", || api.questions().len() == 1);
+    let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
+    client.send(&using(2, "gemini", &ask(&environment)));
+    wait_until("the agent asks", || api.questions().len() == 1);
     drop(client.input.take());
-    until("the server ends", || client.child.try_wait().unwrap().is_some());
-    assert!(!is_running(&world));
+    wait_until("the server ends", || client.child.try_wait().unwrap().is_some());
+    assert!(!is_running(&environment));
     assert!(client.child.wait().unwrap().success());
 }
 
 #[test]
 fn nothing_is_left_when_the_server_is_killed() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
+    let environment = one_environment();
     let api = Api::plain(vec![silence(), Turn::text("again")]);
-    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
-    client.send(&using(2, "gemini", &ask(&world)));
-    until("the agent asks", || api.questions().len() == 1);
+    let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
+    client.send(&using(2, "gemini", &ask(&environment)));
+    wait_until("the agent asks", || api.questions().len() == 1);
     drop(client);
-    until("the run ends", || !is_running(&world));
+    wait_until("the run ends", || !is_running(&environment));
     // The next server knows what became of it.
-    let mut client = Piped::start(&world, &api.server.url(""), &gemini, &[]);
+    let mut client = Piped::start(&environment, &api.server.url(""), &gemini, &[]);
     let listed = client.uses(2, "guard_report", &json!({}));
     assert_eq!(listed["calls"][0]["status"], "broken_off", "{listed:#}");
     let cancelled = client.uses(3, "guard_cancel", &json!({ "id": listed["calls"][0]["call_id"] }));
@@ -200,8 +205,8 @@ fn nothing_is_left_when_the_server_is_killed() {
 #[test]
 fn callers_are_told_how_to_ask() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let mut client = Piped::start(&world, "http://127.0.0.1:1", &gemini, &[]);
+    let environment = one_environment();
+    let mut client = Piped::start(&environment, "http://127.0.0.1:1", &gemini, &[]);
     client.send(&hello());
     let instructions = client.answer(1)["result"]["instructions"].clone();
     client.send(&json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" }));
@@ -234,13 +239,13 @@ fn callers_are_told_how_to_ask() {
 #[test]
 fn a_missing_key_is_said_and_not_retried() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let mut command = world.ignoring("");
-    command.args(["mcp", "--root"]).arg(&world.folder);
-    agents(&mut command, &world, &gemini, "http://127.0.0.1:1");
+    let environment = one_environment();
+    let mut command = environment.guard_ignoring_signals("");
+    command.args(["mcp", "--root"]).arg(&environment.directory);
+    agents(&mut command, &environment, &gemini, "http://127.0.0.1:1");
     command.env_remove("GEMINI_API_KEY");
-    let mut client = Piped::of(&world, command);
-    let mut asked = ask(&world);
+    let mut client = Piped::of(&environment, command);
+    let mut asked = ask(&environment);
     asked["max_retries"] = json!(3);
     asked["timeout"] = json!(77);
     let answer = client.uses(2, "gemini", &asked);
@@ -262,8 +267,8 @@ fn a_missing_key_is_said_and_not_retried() {
 #[test]
 fn nonsense_is_answered() {
     let Some(gemini) = Gemini::installed() else { return };
-    let world = one_world();
-    let mut client = Piped::start(&world, "http://127.0.0.1:1", &gemini, &[]);
+    let environment = one_environment();
+    let mut client = Piped::start(&environment, "http://127.0.0.1:1", &gemini, &[]);
     client.send(&using(2, "nobody", &json!({})));
     assert!(client.answer(2)["error"]["message"].as_str().is_some_and(|text| text.contains("nobody")));
     client.send(&json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list" }));
@@ -280,10 +285,10 @@ fn nonsense_is_answered() {
     client.write(br#"{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "gemini", "arguments": [1]}}"#);
     for (id, arguments) in [
         (10, json!({ "PROMPT": "x", "cd": "/\u{fffd}" })),
-        (11, json!({ "PROMPT": "x", "cd": format!("{}/\u{0}", world.folder.display()) })),
+        (11, json!({ "PROMPT": "x", "cd": format!("{}/\u{0}", environment.directory.display()) })),
         (12, json!({ "PROMPT": "x", "cd": "." })),
-        (13, json!({ "PROMPT": "x", "cd": world.folder, "model": "--yolo" })),
-        (14, json!({ "PROMPT": "x".repeat(12 << 20), "cd": world.folder })),
+        (13, json!({ "PROMPT": "x", "cd": environment.directory, "model": "--yolo" })),
+        (14, json!({ "PROMPT": "x".repeat(12 << 20), "cd": environment.directory })),
     ] {
         let answer = client.uses(id, "gemini", &arguments);
         assert_eq!(

@@ -1,14 +1,16 @@
 //! Agents that answer badly, repositories that are not what they should be, requests that are none.
-
-use super::{Yard, said, shown};
+use crate::support::{TaskFixture, describe_task, task_messages};
 
 /// Replaces what the scripted agent does in a role: a few lines of shell before its own.
-pub(super) fn acts(yard: &Yard, role: &str, lines: &str) {
-    let text = std::fs::read_to_string(yard.agent()).unwrap();
+pub(super) fn acts(fixture: &TaskFixture, role: &str, lines: &str) {
+    let text = std::fs::read_to_string(fixture.agent()).unwrap();
     let (head, tail) = text.split_once("case $prompt in\n\"You are the Investigator.\"").unwrap();
     let own = format!("case $prompt in \"You are the {role}\"*)\n{lines}\n;; esac\n");
-    std::fs::write(yard.agent(), format!("{head}{own}case $prompt in\n\"You are the Investigator.\"{tail}"))
-        .unwrap();
+    std::fs::write(
+        fixture.agent(),
+        format!("{head}{own}case $prompt in\n\"You are the Investigator.\"{tail}"),
+    )
+    .unwrap();
 }
 
 /// An answer with these words, and nothing done.
@@ -63,79 +65,87 @@ fn answers_that_cannot_be_used() {
         ("Architect.", "exit 41".to_string(), "auth_error"),
     ];
     for (role, lines, wanted) in cases {
-        let yard = Yard::new();
-        acts(&yard, role, &lines);
-        let ran = yard.task(&["--name", "x", "Do it."]);
+        let fixture = TaskFixture::new();
+        acts(&fixture, role, &lines);
+        let outcome = fixture.task(&["--name", "x", "Do it."]);
         assert_eq!(
-            (ran.code, &ran.result["status"]),
+            (outcome.code, &outcome.result["status"]),
             (1, &"failed".into()),
             "{role} {lines}: {}",
-            shown(&ran)
+            describe_task(&outcome)
         );
-        let reason = ran.result["reason"].as_str().unwrap();
+        let reason = outcome.result["reason"].as_str().unwrap();
         assert!(reason.contains(wanted), "{role} {lines}: {reason}");
         // What is wrong with the answer is asked about once, never more; a step that fails is not committed.
-        let calls = ran.result["used"]["calls"].as_u64().unwrap();
-        assert!(calls <= 4, "{}", shown(&ran));
-        assert!(!yard.subjects("task/x").iter().any(|subject| subject.starts_with("Archive")));
+        let calls = outcome.result["used"]["calls"].as_u64().unwrap();
+        assert!(calls <= 4, "{}", describe_task(&outcome));
+        assert!(!fixture.subjects("task/x").iter().any(|subject| subject.starts_with("Archive")));
     }
 }
 
 #[test]
 fn an_answer_is_mended_once() {
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     acts(
-        &yard,
+        &fixture,
         "Lead Architect",
         "[[ $prompt == *\"You have done this already\"* ]] || { say 'I approve.'; printf '{\"type\":\"result\",\"status\":\"success\"}\\n'; exit 0; }",
     );
-    let ran = yard.task(&["--name", "x", "Do it."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    assert_eq!(ran.result["used"]["calls"], 5, "{}", shown(&ran));
+    let outcome = fixture.task(&["--name", "x", "Do it."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    assert_eq!(outcome.result["used"]["calls"], 5, "{}", describe_task(&outcome));
 }
 
 /// A step that failed is tried again from its beginning; what it left is kept, not built on.
 #[test]
 fn a_failed_step_is_tried_again() {
-    let yard = Yard::new();
-    let working = std::fs::read_to_string(yard.agent()).unwrap();
+    let fixture = TaskFixture::new();
+    let working = std::fs::read_to_string(fixture.agent()).unwrap();
     acts(
-        &yard,
+        &fixture,
         "Developer",
         "echo half > toggle.txt; git add -A; git commit -qm half; echo more > left.txt; exit 1",
     );
-    let ran = yard.task(&["--name", "x", "Do it."]);
-    assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
-    std::fs::write(yard.agent(), working).unwrap();
-    let ran = yard.about(&["resume", "--stream-json"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    assert!(yard.git("for-each-ref refs/guard/").contains("refs/guard/task-"));
-    assert!(!yard.git("ls-tree -r --name-only task/x").contains("left.txt"));
+    let outcome = fixture.task(&["--name", "x", "Do it."]);
+    assert_eq!(outcome.result["status"], "failed", "{}", describe_task(&outcome));
+    std::fs::write(fixture.agent(), working).unwrap();
+    let outcome = fixture.about(&["resume", "--stream-json"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    assert!(fixture.git("for-each-ref refs/guard/").contains("refs/guard/task-"));
+    assert!(!fixture.git("ls-tree -r --name-only task/x").contains("left.txt"));
 }
 
 #[test]
 fn the_named_tests_are_run_by_the_runner() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--tests", "grep -q never toggle.txt", "Do it."]);
-    assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
-    assert!(ran.result["reason"].as_str().unwrap().contains("the tests fail"), "{}", shown(&ran));
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--tests", "grep -q line toggle.txt", "Do it."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--tests", "grep -q never toggle.txt", "Do it."]);
+    assert_eq!(outcome.result["status"], "failed", "{}", describe_task(&outcome));
+    assert!(
+        outcome.result["reason"].as_str().unwrap().contains("the tests fail"),
+        "{}",
+        describe_task(&outcome)
+    );
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--tests", "grep -q line toggle.txt", "Do it."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
 }
 
 /// A developer does not choose its own examiner: what the project said before counts.
 #[test]
 fn a_test_command_that_an_agent_brings_along_is_not_used() {
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     let package = r#"{ "scripts": { "test": "grep -q never toggle.txt" } }"#;
-    yard.world.outside(&format!(
+    fixture.environment.run_outside(&format!(
         "cd repository && echo '{package}' > package.json && git add -A && git commit -qm package"
     ));
-    acts(&yard, "Developer", "printf 'test:\\n\\ttrue\\n' > Makefile");
-    let ran = yard.task(&["--name", "x", "Do it."]);
-    let lines = said(&ran).join("\n");
-    assert!(!lines.contains("Running make test") && !lines.contains("Tests passed."), "{}", shown(&ran));
+    acts(&fixture, "Developer", "printf 'test:\\n\\ttrue\\n' > Makefile");
+    let outcome = fixture.task(&["--name", "x", "Do it."]);
+    let lines = task_messages(&outcome).join("\n");
+    assert!(
+        !lines.contains("Running make test") && !lines.contains("Tests passed."),
+        "{}",
+        describe_task(&outcome)
+    );
 }
 
 /// Where the repository has a changelog it is updated, or the report says why not.
@@ -147,16 +157,20 @@ fn a_changelog_is_updated_or_reported_as_unchanged() {
         ("echo new >> CHANGELOG.md", None),
         ("echo '- [x] CHANGELOG.md unchanged: nothing users see' >> \"$(document)\"", None),
     ] {
-        let yard = Yard::new();
-        yard.world.outside(
+        let fixture = TaskFixture::new();
+        fixture.environment.run_outside(
             "cd repository && echo '# Changelog' > CHANGELOG.md && git add -A && git commit -qm log",
         );
-        acts(&yard, "Developer", &format!("echo x >> toggle.txt; report; {work}; {commits}"));
-        let ran = yard.task(&["--name", "x", "Do it."]);
+        acts(&fixture, "Developer", &format!("echo x >> toggle.txt; report; {work}; {commits}"));
+        let outcome = fixture.task(&["--name", "x", "Do it."]);
         let status = if wanted.is_some() { "failed" } else { "succeeded" };
-        assert_eq!(ran.result["status"], status, "{work}: {}", shown(&ran));
+        assert_eq!(outcome.result["status"], status, "{work}: {}", describe_task(&outcome));
         if let Some(wanted) = wanted {
-            assert!(ran.result["reason"].as_str().unwrap().contains(wanted), "{work}: {}", shown(&ran));
+            assert!(
+                outcome.result["reason"].as_str().unwrap().contains(wanted),
+                "{work}: {}",
+                describe_task(&outcome)
+            );
         }
     }
 }
@@ -164,52 +178,56 @@ fn a_changelog_is_updated_or_reported_as_unchanged() {
 /// A project that says how it is tested is tested so, and `Tests passed.` is said of nothing else.
 #[test]
 fn the_tests_of_the_project_are_found_and_run() {
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     let makefile = |recipe: &str| {
         format!(
             "cd repository && printf 'test:\\n\\t{recipe}\\n' > Makefile && git add -A && git commit -qm make"
         )
     };
-    yard.world.outside(&makefile("grep -q line toggle.txt"));
-    let ran = yard.task(&["--name", "x", "Do it."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let lines = said(&ran).join("\n");
+    fixture.environment.run_outside(&makefile("grep -q line toggle.txt"));
+    let outcome = fixture.task(&["--name", "x", "Do it."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let lines = task_messages(&outcome).join("\n");
     assert!(
         lines.contains(
             "ORCHESTRATOR: Running make test...\nDEVELOPER: Implementation complete. Tests passed. Commit:"
         ),
         "{lines}"
     );
-    let prompt = &yard.about(&["show", "--json"]).result_of_show("develop")[0];
+    let prompt = &fixture.about(&["show", "--json"]).result_of_show("develop")[0];
     assert!(prompt.contains("`make test` must pass"), "{prompt}");
     // One that fails ends the step, until somebody names another or none.
-    yard.world.outside(&makefile("grep -q never toggle.txt"));
-    let ran = yard.task(&["--name", "y", "Do it."]);
-    assert_eq!(ran.result["status"], "failed", "{}", shown(&ran));
-    let reason = ran.result["reason"].as_str().unwrap();
+    fixture.environment.run_outside(&makefile("grep -q never toggle.txt"));
+    let outcome = fixture.task(&["--name", "y", "Do it."]);
+    assert_eq!(outcome.result["status"], "failed", "{}", describe_task(&outcome));
+    let reason = outcome.result["reason"].as_str().unwrap();
     assert!(reason.contains("the tests fail") && reason.contains("--no-tests"), "{reason}");
-    assert!(!said(&ran).join("\n").contains("Tests passed."), "{}", shown(&ran));
-    let ran = yard.about(&["resume", "--stream-json", "--no-tests"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    assert!(said(&ran).join("\n").contains("Implementation complete. Tests not run."), "{}", shown(&ran));
+    assert!(!task_messages(&outcome).join("\n").contains("Tests passed."), "{}", describe_task(&outcome));
+    let outcome = fixture.about(&["resume", "--stream-json", "--no-tests"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    assert!(
+        task_messages(&outcome).join("\n").contains("Implementation complete. Tests not run."),
+        "{}",
+        describe_task(&outcome)
+    );
 }
 
 #[test]
 fn a_missing_key_is_said_before_anything_is_made() {
-    let yard = Yard::new();
-    let mut command = yard.command(&["--json", "--name", "x", "Do it.", "--agent-command"]);
-    command.arg(yard.agent()).env_remove("GEMINI_API_KEY");
-    let ran = yard.world.finish(command, b"");
-    assert_eq!((ran.code, ran.kind()), (125, "auth_error"), "{}", shown(&ran));
-    let reason = ran.result["reason"].as_str().unwrap();
+    let fixture = TaskFixture::new();
+    let mut command = fixture.command(&["--json", "--name", "x", "Do it.", "--agent-command"]);
+    command.arg(fixture.agent()).env_remove("GEMINI_API_KEY");
+    let outcome = fixture.environment.run_to_end(command, b"");
+    assert_eq!((outcome.code, outcome.kind()), (125, "auth_error"), "{}", describe_task(&outcome));
+    let reason = outcome.result["reason"].as_str().unwrap();
     assert!(reason.contains("GEMINI_API_KEY") && reason.contains("[gateway.gemini]"), "{reason}");
-    assert_eq!(yard.git("for-each-ref --format='%(refname)' refs/heads/"), "refs/heads/main");
-    assert_eq!(yard.about(&["list", "--json"]).result.as_array().map(Vec::len), Some(0));
+    assert_eq!(fixture.git("for-each-ref --format='%(refname)' refs/heads/"), "refs/heads/main");
+    assert_eq!(fixture.about(&["list", "--json"]).result.as_array().map(Vec::len), Some(0));
 }
 
 #[test]
 fn requests_and_repositories() {
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     for (arguments, wanted) in [
         (vec![""], "the request is missing"),
         (vec![], "the request is missing"),
@@ -224,34 +242,38 @@ fn requests_and_repositories() {
         (vec!["resume"], "there is no unfinished task"),
         (vec!["show", "odd"], "matches the id `odd`"),
     ] {
-        let ran = yard.about(&arguments);
-        assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.error);
-        assert!(ran.error.contains(wanted) && ran.error.contains("hint:"), "{arguments:?}: {}", ran.error);
+        let outcome = fixture.about(&arguments);
+        assert_eq!(outcome.code, 2, "{arguments:?}: {}", outcome.error);
+        assert!(
+            outcome.error.contains(wanted) && outcome.error.contains("hint:"),
+            "{arguments:?}: {}",
+            outcome.error
+        );
     }
-    let ran = yard.about(&["x", "--branch-prefix", "feature"]);
-    assert!(ran.code == 2 && ran.error.contains("end in `/`"), "{}", ran.error);
+    let outcome = fixture.about(&["x", "--branch-prefix", "feature"]);
+    assert!(outcome.code == 2 && outcome.error.contains("end in `/`"), "{}", outcome.error);
     let long = "x ".repeat(58_000);
-    assert!(yard.about(&[&long]).error.contains("at most"));
-    yard.git("branch task/taken");
-    assert!(yard.about(&["x", "--name", "taken"]).error.contains("already exists"));
-    assert_eq!(yard.git("worktree list").lines().count(), 1);
+    assert!(fixture.about(&[&long]).error.contains("at most"));
+    fixture.git("branch task/taken");
+    assert!(fixture.about(&["x", "--name", "taken"]).error.contains("already exists"));
+    assert_eq!(fixture.git("worktree list").lines().count(), 1);
     // A detached HEAD and changes of the user's own are no hindrance; no repository, and no first commit, are.
-    yard.world.outside("cd repository && git checkout -q --detach && echo mine >> tracked");
-    let ran = yard.task(&["--name", "x", "Do it."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    assert!(ran.error.contains("not committed"), "{}", ran.error);
-    assert_eq!(yard.world.outside("cat repository/tracked"), "first\nmine\n");
-    yard.world.outside("git init -q -b main unborn");
+    fixture.environment.run_outside("cd repository && git checkout -q --detach && echo mine >> tracked");
+    let outcome = fixture.task(&["--name", "x", "Do it."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    assert!(outcome.error.contains("not committed"), "{}", outcome.error);
+    assert_eq!(fixture.environment.run_outside("cat repository/tracked"), "first\nmine\n");
+    fixture.environment.run_outside("git init -q -b main unborn");
     // Beside the tests' own directories, which lie in a repository.
     let plain = crate::support::Scratch::new("plain");
     for (folder, wanted) in [
         (plain.0.clone(), "no git repository"),
-        (yard.repository.with_file_name("unborn"), "no branch `main`"),
+        (fixture.repository.with_file_name("unborn"), "no branch `main`"),
     ] {
-        let mut command = yard.command(&["x", "--dir"]);
+        let mut command = fixture.command(&["x", "--dir"]);
         command.arg(&folder);
-        let ran = yard.world.finish(command, b"");
-        assert_eq!(ran.code, 2, "{}", ran.error);
-        assert!(ran.error.contains(wanted), "{}: {}", folder.display(), ran.error);
+        let outcome = fixture.environment.run_to_end(command, b"");
+        assert_eq!(outcome.code, 2, "{}", outcome.error);
+        assert!(outcome.error.contains(wanted), "{}: {}", folder.display(), outcome.error);
     }
 }

@@ -3,73 +3,73 @@
 use std::time::Duration;
 
 use super::documentation::with_guide;
-use super::{Yard, shown};
+use crate::support::{TaskFixture, describe_task};
 
 /// What must be the same: the files of the branch, and the first lines of its commits.
-fn outcome(yard: &Yard) -> (String, Vec<String>) {
-    (yard.git("rev-parse task/x^{tree}"), yard.subjects("task/x"))
+fn branch_and_subjects(fixture: &TaskFixture) -> (String, Vec<String>) {
+    (fixture.git("rev-parse task/x^{tree}"), fixture.subjects("task/x"))
 }
 
 /// Nothing is in the way of whoever comes next.
-fn is_sound(yard: &Yard, worktree: &str) {
-    let locks = yard.world.outside("find repository/.git -name '*.lock'");
+fn is_sound(fixture: &TaskFixture, worktree: &str) {
+    let locks = fixture.environment.run_outside("find repository/.git -name '*.lock'");
     assert_eq!(locks, "");
-    yard.git("fsck --strict");
-    assert_eq!(yard.world.outside(&format!("git -C {worktree} status --porcelain")), "");
+    fixture.git("fsck --strict");
+    assert_eq!(fixture.environment.run_outside(&format!("git -C {worktree} status --porcelain")), "");
 }
 
 /// One round back, and something said that is brought into the documentation.
 const ARGUMENTS: [&str; 4] =
     ["--name", "x", "Do it. @audit=FAIL,PASS @remark=toggles @triage=DOCS", "--rounds"];
 
-fn yard() -> Yard {
-    let yard = Yard::new();
-    with_guide(&yard);
-    yard
+fn fixture() -> TaskFixture {
+    let fixture = TaskFixture::new();
+    with_guide(&fixture);
+    fixture
 }
 
 #[test]
 fn at_every_write_to_the_journal() {
-    let whole = yard();
-    let ran = whole.task(&[&ARGUMENTS[..], &["3"]].concat());
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let (wanted, calls) = (outcome(&whole), ran.result["used"]["calls"].as_u64().unwrap());
-    let yard = yard();
+    let whole = fixture();
+    let outcome = whole.task(&[&ARGUMENTS[..], &["3"]].concat());
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let (wanted, calls) = (branch_and_subjects(&whole), outcome.result["used"]["calls"].as_u64().unwrap());
+    let fixture = fixture();
     // One task is killed at its first write, resumed and killed at the next, and so on: every write of it is the last of
     // some process.
-    let ran = yard.task(&[&ARGUMENTS[..], &["3", "--die-at", "1"]].concat());
-    assert_eq!(ran.code, 137, "{}", shown(&ran));
+    let outcome = fixture.task(&[&ARGUMENTS[..], &["3", "--die-at", "1"]].concat());
+    assert_eq!(outcome.code, 137, "{}", describe_task(&outcome));
     let mut deaths = 1;
-    let ran = loop {
-        let ran = yard.about(&["resume", "--json", "--die-at", "2"]);
-        assert_eq!(ran.code, 137, "{}", shown(&ran));
+    let outcome = loop {
+        let outcome = fixture.about(&["resume", "--json", "--die-at", "2"]);
+        assert_eq!(outcome.code, 137, "{}", describe_task(&outcome));
         deaths += 1;
         assert!(deaths < 200, "it does not get on");
         // Its last write is that it has succeeded.
-        let list = yard.about(&["list", "--json"]);
+        let list = fixture.about(&["list", "--json"]);
         if list.result[0]["status"] == "succeeded" {
             break list.result[0].clone();
         }
     };
     assert!(deaths > 30, "{deaths}");
-    assert_eq!(outcome(&yard), wanted);
-    is_sound(&yard, ran["worktree"].as_str().unwrap());
-    assert_eq!(ran["used"]["calls"], calls, "calls that were written down count once");
+    assert_eq!(branch_and_subjects(&fixture), wanted);
+    is_sound(&fixture, outcome["worktree"].as_str().unwrap());
+    assert_eq!(outcome["used"]["calls"], calls, "calls that were written down count once");
 }
 
 #[test]
 fn at_any_moment() {
     let kills: u32 = std::env::var("GUARD_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
-    let whole = yard();
+    let whole = fixture();
     assert_eq!(whole.task(&[&ARGUMENTS[..], &["3"]].concat()).code, 0);
-    let wanted = outcome(&whole);
+    let wanted = branch_and_subjects(&whole);
     let mut seed = 0x2545_f491_4f6c_dd1du64 ^ u64::from(std::process::id());
     println!("seed {seed}");
     let mut left = kills;
     while left > 0 {
-        let yard = yard();
-        let mut command = yard.command(&["--json", "--agent-command"]);
-        command.arg(yard.agent()).args(ARGUMENTS).arg("3");
+        let fixture = fixture();
+        let mut command = fixture.command(&["--json", "--agent-command"]);
+        command.arg(fixture.agent()).args(ARGUMENTS).arg("3");
         let worktree = loop {
             let mut child = command
                 .stdout(std::process::Stdio::null())
@@ -88,7 +88,7 @@ fn at_any_moment() {
             if ended.is_none() {
                 left = left.saturating_sub(1);
             }
-            let list = yard.about(&["list", "--json"]);
+            let list = fixture.about(&["list", "--json"]);
             let task = list.result.as_array().and_then(|all| all.first().cloned());
             match task {
                 Some(task) if task["status"] == "succeeded" => {
@@ -98,17 +98,17 @@ fn at_any_moment() {
                 None => {}
                 Some(task) => {
                     let id = task["task_id"].as_str().unwrap().to_string();
-                    command = yard.command(&["resume", "--json", &id]);
+                    command = fixture.command(&["resume", "--json", &id]);
                     // Enough: it may come to its end.
                     if left == 0 {
-                        let ran = yard.world.finish(command, b"");
-                        assert_eq!(ran.code, 0, "{}", shown(&ran));
+                        let outcome = fixture.environment.run_to_end(command, b"");
+                        assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
                         break task["worktree"].as_str().unwrap().to_string();
                     }
                 }
             }
         };
-        assert_eq!(outcome(&yard), wanted);
-        is_sound(&yard, &worktree);
+        assert_eq!(branch_and_subjects(&fixture), wanted);
+        is_sound(&fixture, &worktree);
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::{Yard, said, shown};
-use crate::egress::server::{Request, Response, Server};
+use crate::support::http_server::{Request, Response, Server};
+use crate::support::{TaskFixture, describe_task, task_messages};
 
 /// A GitHub that knows one repository: whether its base is protected, and its pull requests.
 fn github(is_protected: bool) -> Server {
@@ -35,70 +35,73 @@ fn github(is_protected: bool) -> Server {
     })
 }
 
-fn yard() -> Yard {
-    let yard = Yard::new();
-    yard.world.outside(
+fn fixture() -> TaskFixture {
+    let fixture = TaskFixture::new();
+    fixture.environment.run_outside(
         "git init -q --bare hub.git && cd repository && git remote add origin https://github.com/acme/widget.git \
          && git remote set-url --push origin ../hub.git && git config remote.origin.pushurl \"$(cd .. && pwd)/hub.git\"",
     );
-    yard
+    fixture
 }
 
-fn task(yard: &Yard, server: &Server, arguments: &[&str]) -> crate::launch::world::Ran {
-    let mut command = yard.command(arguments);
+fn task(fixture: &TaskFixture, server: &Server, arguments: &[&str]) -> crate::support::RunOutcome {
+    let mut command = fixture.command(arguments);
     command
         .arg("--stream-json")
         .env("GITHUB_API_URL", server.url(""))
         .env("GITHUB_SERVER_URL", "https://github.com");
     if !arguments.contains(&"resume") {
-        command.arg("--trust-repository").arg("--agent-command").arg(yard.agent());
+        command.arg("--trust-repository").arg("--agent-command").arg(fixture.agent());
     }
     command.env("GH_TOKEN", "ghp_secretsecretsecretsecretsecretsecret12");
-    yard.world.finish(command, b"")
+    fixture.environment.run_to_end(command, b"")
 }
 
 #[test]
 fn the_branch_becomes_a_pull_request() {
-    let (yard, server) = (yard(), github(true));
-    let ran = task(&yard, &server, &["--name", "x", "--require-protection", "Add a toggle."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let lines = said(&ran).join("\n");
+    let (fixture, server) = (fixture(), github(true));
+    let outcome = task(&fixture, &server, &["--name", "x", "--require-protection", "Add a toggle."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let lines = task_messages(&outcome).join("\n");
     assert!(lines.contains("'main' is protected... OK."), "{lines}");
     assert!(lines.contains("Pull request opened: https://github.com/acme/widget/pull/7"), "{lines}");
-    assert_eq!(ran.result["delivered"], "https://github.com/acme/widget/pull/7");
+    assert_eq!(outcome.result["delivered"], "https://github.com/acme/widget/pull/7");
     // Whoever merges it is told where the developer's report is.
     let requests = server.requests();
     let proposal = requests.iter().find(|request| request.method == "POST").unwrap().json();
     let body = proposal["body"].as_str().unwrap();
     let report = "docs/dev_docs/archived/reviews/verification_report_x_v1.md";
     assert!(body.contains(report), "{body}");
-    assert!(yard.git(&format!("show task/x:{report}")).contains("- [x] box"));
+    assert!(fixture.git(&format!("show task/x:{report}")).contains("- [x] box"));
     // The one branch is there, and nothing else.
     assert_eq!(
-        yard.world.outside("git -C hub.git for-each-ref --format='%(refname)'").trim(),
+        fixture.environment.run_outside("git -C hub.git for-each-ref --format='%(refname)'").trim(),
         "refs/heads/task/x"
     );
-    assert_eq!(yard.world.outside("git -C hub.git rev-parse task/x").trim(), yard.git("rev-parse task/x"));
-    let everything = String::from_utf8_lossy(&ran.output).into_owned() + &ran.error;
+    assert_eq!(
+        fixture.environment.run_outside("git -C hub.git rev-parse task/x").trim(),
+        fixture.git("rev-parse task/x")
+    );
+    let everything = String::from_utf8_lossy(&outcome.output).into_owned() + &outcome.error;
     assert!(!everything.contains("ghp_secret"), "the token is told");
 }
 
 /// Killed at every write while it is delivered: one pull request, found again.
 #[test]
 fn a_crash_while_it_is_delivered() {
-    let (yard, server) = (yard(), github(true));
+    let (fixture, server) = (fixture(), github(true));
     // At a gate just before; then there is only merging, archiving and delivering left.
-    let ran = task(&yard, &server, &["--name", "x", "--gate", "code=human", "Add a toggle."]);
-    assert_eq!(ran.code, 3, "{}", shown(&ran));
-    let id = ran.result["task_id"].as_str().unwrap().to_string();
-    assert_eq!(yard.about(&["approve", &id]).code, 0);
+    let outcome = task(&fixture, &server, &["--name", "x", "--gate", "code=human", "Add a toggle."]);
+    assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(fixture.about(&["approve", &id]).code, 0);
     let mut deaths = 0;
     loop {
-        let ran = task(&yard, &server, &["resume", &id, "--die-at", "2"]);
-        assert_eq!(ran.code, 137, "{}", shown(&ran));
+        let outcome = task(&fixture, &server, &["resume", &id, "--die-at", "2"]);
+        assert_eq!(outcome.code, 137, "{}", describe_task(&outcome));
         deaths += 1;
         assert!(deaths < 60, "it does not get on");
-        let list = yard.about(&["list", "--json"]);
+        let list = fixture.about(&["list", "--json"]);
         if list.result[0]["status"] == "succeeded" {
             assert_eq!(list.result[0]["delivered"], "https://github.com/acme/widget/pull/7");
             break;
@@ -110,27 +113,27 @@ fn a_crash_while_it_is_delivered() {
 
 #[test]
 fn a_base_that_is_not_protected() {
-    let (yard, server) = (yard(), github(false));
-    let ran = task(&yard, &server, &["--name", "x", "--require-protection", "Add a toggle."]);
-    assert_eq!(ran.code, 2, "{}", shown(&ran));
-    assert!(ran.error.contains("is not protected"), "{}", ran.error);
-    assert_eq!(yard.git("for-each-ref refs/heads/task/"), "");
+    let (fixture, server) = (fixture(), github(false));
+    let outcome = task(&fixture, &server, &["--name", "x", "--require-protection", "Add a toggle."]);
+    assert_eq!(outcome.code, 2, "{}", describe_task(&outcome));
+    assert!(outcome.error.contains("is not protected"), "{}", outcome.error);
+    assert_eq!(fixture.git("for-each-ref refs/heads/task/"), "");
     // Without the option it is a warning; a GitHub that does not answer is one too, and no reason to stop.
-    let ran = task(&yard, &server, &["--name", "y", "--gate", "plan=human", "Add a toggle."]);
+    let outcome = task(&fixture, &server, &["--name", "y", "--gate", "plan=human", "Add a toggle."]);
     assert!(
-        said(&ran).iter().any(
+        task_messages(&outcome).iter().any(
             |line| line.contains("Warning: 'main' of") && line.contains("pull requests are not required")
         ),
         "{}",
-        shown(&ran)
+        describe_task(&outcome)
     );
     drop(server);
     let silent = Server::plain(|_: &Request| Response::json(500, &json!({ "message": "no" })));
-    let ran = task(&yard, &silent, &["--name", "z", "--gate", "plan=human", "Add a toggle."]);
-    assert_eq!(ran.code, 3, "{}", shown(&ran));
+    let outcome = task(&fixture, &silent, &["--name", "z", "--gate", "plan=human", "Add a toggle."]);
+    assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
     assert!(
-        said(&ran).iter().any(|line| line.contains("cannot tell whether 'main' is protected")),
+        task_messages(&outcome).iter().any(|line| line.contains("cannot tell whether 'main' is protected")),
         "{}",
-        shown(&ran)
+        describe_task(&outcome)
     );
 }

@@ -1,8 +1,8 @@
 //! The example with the real Gemini CLI, whose model says what is written down here.
 
-use super::{Yard, said, shown};
-use crate::egress::api::{Api, Turn};
 use crate::egress::gemini::Gemini;
+use crate::support::scripted_api::{Api, Turn};
+use crate::support::{TaskFixture, describe_task, task_messages};
 
 const PLAN: &str = "# Plan\n\n## Reference Documents\n\nNone.\n\n## Detailed Logic\n\nA checkbox.\n\n## Test Scenarios\n\nChecked: dark.\n\n\
     ## Documentation to Update\n\nNone.\n\n## Expected Deliverables\n\nsettings.html\n\n## Completion Checklist\n\n- [ ] box\n";
@@ -17,8 +17,8 @@ fn commits(command: &str, answer: &str) -> [Turn; 2] {
     [Turn::shell(&format!("{command} && git rev-parse HEAD")), Turn::text(answer)]
 }
 
-fn task(yard: &Yard, gemini: &Gemini, api: &Api, arguments: &[&str]) -> crate::launch::world::Ran {
-    let mut command = yard.command(arguments);
+fn task(fixture: &TaskFixture, gemini: &Gemini, api: &Api, arguments: &[&str]) -> crate::support::RunOutcome {
+    let mut command = fixture.command(arguments);
     if arguments.first() != Some(&"resume") {
         command.args(["--model", "gemini-2.5-flash", "--agent-command"]).arg(gemini.program());
     }
@@ -26,13 +26,13 @@ fn task(yard: &Yard, gemini: &Gemini, api: &Api, arguments: &[&str]) -> crate::l
         .arg("--stream-json")
         .env("GEMINI_API_KEY", "the-key")
         .env("GOOGLE_GEMINI_BASE_URL", api.server.url(""));
-    yard.world.finish(command, b"")
+    fixture.environment.run_to_end(command, b"")
 }
 
 #[test]
 fn the_example() {
     let Some(gemini) = Gemini::installed() else { return };
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     let (plan, review) = (
         "docs/dev_docs/plans/plan_dark-mode-toggle-main.md",
         "docs/dev_docs/reviews/code_review_dark-mode-toggle-main_v1.md",
@@ -54,15 +54,15 @@ fn the_example() {
         &format!("{{\"verdict\": \"PASS\", \"review_path\": \"{review}\"}}"),
     ));
     let api = Api::plain(turns);
-    let ran = task(
-        &yard,
+    let outcome = task(
+        &fixture,
         &gemini,
         &api,
         &["Add a simple Dark Mode toggle to the main settings page. Use a checkbox."],
     );
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
     let branch = "task/dark-mode-toggle-main";
-    let subjects = yard.subjects(branch);
+    let subjects = fixture.subjects(branch);
     assert_eq!(
         subjects,
         [
@@ -73,10 +73,11 @@ fn the_example() {
             "Archive: dark-mode-toggle-main",
         ]
     );
-    assert!(!yard.git(&format!("log -p {branch}")).contains("planted"));
-    assert_eq!(yard.git(&format!("show {branch}:settings.html")), "<input type=checkbox id=dark>");
+    assert!(!fixture.git(&format!("log -p {branch}")).contains("planted"));
+    assert_eq!(fixture.git(&format!("show {branch}:settings.html")), "<input type=checkbox id=dark>");
     assert_eq!(
-        yard.git(&format!("show {branch}:docs/dev_docs/archived/plans/plan_dark-mode-toggle-main.md"))
+        fixture
+            .git(&format!("show {branch}:docs/dev_docs/archived/plans/plan_dark-mode-toggle-main.md"))
             .lines()
             .next(),
         Some("# Plan")
@@ -91,10 +92,10 @@ fn the_example() {
             || told.contains("ead-only"),
         "{told}"
     );
-    assert_eq!(ran.result["used"]["calls"], 4, "{}", shown(&ran));
-    assert!(ran.result["used"]["tokens"].as_u64() > Some(400), "{}", shown(&ran));
+    assert_eq!(outcome.result["used"]["calls"], 4, "{}", describe_task(&outcome));
+    assert!(outcome.result["used"]["tokens"].as_u64() > Some(400), "{}", describe_task(&outcome));
     assert!(
-        said(&ran)
+        task_messages(&outcome)
             .last()
             .unwrap()
             .contains("Pipeline Success! Branch 'task/dark-mode-toggle-main' is ready for merge.")
@@ -105,8 +106,10 @@ fn the_example() {
 #[test]
 fn the_documentation_is_written() {
     let Some(gemini) = Gemini::installed() else { return };
-    let yard = Yard::new();
-    yard.world.outside("cd repository && echo '# Guide' > GUIDE.md && git add -A && git commit -qm guide");
+    let fixture = TaskFixture::new();
+    fixture
+        .environment
+        .run_outside("cd repository && echo '# Guide' > GUIDE.md && git add -A && git commit -qm guide");
     let (plan, review) = ("docs/dev_docs/plans/plan_x.md", "docs/dev_docs/reviews/code_review_x_v1.md");
     let mut turns = Vec::new();
     turns.extend(writes(plan, PLAN, &format!("{{\"plan_path\": \"{plan}\"}}")));
@@ -125,9 +128,9 @@ fn the_documentation_is_written() {
         &format!("{{\"verdict\": \"PASS\", \"review_path\": \"{review}\"}}"),
     ));
     let api = Api::plain(turns);
-    let ran = task(&yard, &gemini, &api, &["--name", "x", "Add a box."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let subjects = yard.subjects("task/x");
+    let outcome = task(&fixture, &gemini, &api, &["--name", "x", "Add a box."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let subjects = fixture.subjects("task/x");
     let wanted = [
         "Plan: x",
         "Plan Review: x: APPROVE",
@@ -136,16 +139,21 @@ fn the_documentation_is_written() {
         "Review Report: x: PASS",
         "Archive: x",
     ];
-    assert_eq!(subjects, wanted, "{}", shown(&ran));
-    assert_eq!(yard.git("show task/x:GUIDE.md"), "# Guide\n\nThere is a box.", "{}", shown(&ran));
-    assert_eq!(yard.git("show task/x:settings.html"), "box");
-    assert!(!yard.git("log -p task/x").contains("planted"));
+    assert_eq!(subjects, wanted, "{}", describe_task(&outcome));
+    assert_eq!(
+        fixture.git("show task/x:GUIDE.md"),
+        "# Guide\n\nThere is a box.",
+        "{}",
+        describe_task(&outcome)
+    );
+    assert_eq!(fixture.git("show task/x:settings.html"), "box");
+    assert!(!fixture.git("log -p task/x").contains("planted"));
 }
 
 #[test]
 fn every_way_round() {
     let Some(gemini) = Gemini::installed() else { return };
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     let place = |kind: &str, name: &str| format!("docs/dev_docs/{kind}/{name}_x");
     let (diagnosis, research, plan) = (
         place("research", "diagnostic_report") + ".md",
@@ -198,26 +206,29 @@ fn every_way_round() {
     ));
     let api = Api::plain(turns);
     // main changes the same file while the task is under way.
-    yard.world
-        .outside("cd repository && echo start > settings.html && git add -A && git commit -qm settings");
+    fixture
+        .environment
+        .run_outside("cd repository && echo start > settings.html && git add -A && git commit -qm settings");
     let moved = std::sync::atomic::AtomicBool::new(false);
-    let ran = std::thread::scope(|scope| {
+    let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !moved.load(std::sync::atomic::Ordering::Relaxed) {
-                if yard.git("for-each-ref refs/heads/task/").contains("task/x") {
-                    yard.world
-                        .outside("cd repository && echo 'of main' > settings.html && git commit -qam theirs");
+                if fixture.git("for-each-ref refs/heads/task/").contains("task/x") {
+                    fixture.environment.run_outside(
+                        "cd repository && echo 'of main' > settings.html && git commit -qam theirs",
+                    );
                     return;
                 }
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
         });
-        let ran = task(&yard, &gemini, &api, &["--name", "x", "--mode", "bugfix", "Grey looks wrong."]);
+        let outcome =
+            task(&fixture, &gemini, &api, &["--name", "x", "--mode", "bugfix", "Grey looks wrong."]);
         moved.store(true, std::sync::atomic::Ordering::Relaxed);
-        ran
+        outcome
     });
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let subjects = yard.git("log --first-parent --reverse --format=%s main..task/x");
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let subjects = fixture.git("log --first-parent --reverse --format=%s main..task/x");
     let wanted = [
         "Diagnostic Report: x",
         "Analysis: x: REJECT",
@@ -238,8 +249,8 @@ fn every_way_round() {
     ];
     assert_eq!(subjects.lines().take(wanted.len()).collect::<Vec<_>>(), wanted, "{subjects}");
     assert!(subjects.ends_with("Merge Review: x: PASS\nArchive: x"), "{subjects}");
-    assert_eq!(yard.git("show task/x:settings.html"), "first\nsecond\nof main");
-    let files = yard.git("ls-tree -r --name-only task/x docs/");
+    assert_eq!(fixture.git("show task/x:settings.html"), "first\nsecond\nof main");
+    let files = fixture.git("ls-tree -r --name-only task/x docs/");
     for file in [
         "research/diagnostic_report_x.md",
         "research/research_report_x.md",
@@ -250,5 +261,5 @@ fn every_way_round() {
     ] {
         assert!(files.contains(&format!("docs/dev_docs/archived/{file}")), "{file}: {files}");
     }
-    yard.git("fsck --strict");
+    fixture.git("fsck --strict");
 }

@@ -1,17 +1,18 @@
 //! Much of something: large files, many files, long lines.
 
 use super::bad_input::acts;
-use super::{Yard, shown};
-use crate::launch::world::Ran;
+use crate::support::{RunOutcome, TaskFixture, describe_task};
 
 /// Goes on with a task that waited at the audit, after the base has changed.
-fn goes_on(yard: &Yard, base: &str) -> Ran {
-    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
-    assert_eq!(ran.code, 3, "{}", shown(&ran));
-    yard.world.outside(&format!("cd repository && {base} && git add -A && git commit -qm theirs"));
-    let id = ran.result["task_id"].as_str().unwrap().to_string();
-    assert_eq!(yard.about(&["approve", &id]).code, 0);
-    yard.about(&["resume", &id, "--stream-json"])
+fn goes_on(fixture: &TaskFixture, base: &str) -> RunOutcome {
+    let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
+    fixture
+        .environment
+        .run_outside(&format!("cd repository && {base} && git add -A && git commit -qm theirs"));
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(fixture.about(&["approve", &id]).code, 0);
+    fixture.about(&["resume", &id, "--stream-json"])
 }
 
 /// A developer that does this, and commits it.
@@ -35,19 +36,19 @@ fn resolves(files: &str) -> String {
 #[test]
 fn a_conflict_in_a_large_file() {
     for (resolved, is_fine) in [("large.txt", true), ("", false)] {
-        let yard = Yard::new();
-        yard.world.outside(
+        let fixture = TaskFixture::new();
+        fixture.environment.run_outside(
             "cd repository && seq 1 2500000 > large.txt && test $(stat -c %s large.txt) -gt 17825792 && git add -A && git commit -qm large",
         );
-        acts(&yard, "Developer", &develops("sed -i '$ s/.*/ours/' large.txt"));
-        acts(&yard, "Integration Specialist", &resolves(resolved));
-        let ran = goes_on(&yard, "sed -i '$ s/.*/theirs/' large.txt");
+        acts(&fixture, "Developer", &develops("sed -i '$ s/.*/ours/' large.txt"));
+        acts(&fixture, "Integration Specialist", &resolves(resolved));
+        let outcome = goes_on(&fixture, "sed -i '$ s/.*/theirs/' large.txt");
         if is_fine {
-            assert_eq!(ran.code, 0, "{}", shown(&ran));
-            assert!(yard.git("show task/x:large.txt | tail -n 2").contains("ours\ntheirs"));
+            assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+            assert!(fixture.git("show task/x:large.txt | tail -n 2").contains("ours\ntheirs"));
         } else {
-            let reason = ran.result["reason"].as_str().unwrap_or_default();
-            assert!(reason.contains("large.txt still has conflict markers"), "{}", shown(&ran));
+            let reason = outcome.result["reason"].as_str().unwrap_or_default();
+            assert!(reason.contains("large.txt still has conflict markers"), "{}", describe_task(&outcome));
         }
     }
 }
@@ -61,18 +62,20 @@ fn many_conflicts() {
     for (resolved, left) in
         [("f[0-5]* $'g\\nh'", Some("f60 still has")), ("f*", Some("g\nh still has")), ("f* $'g\\nh'", None)]
     {
-        let yard = Yard::new();
-        yard.world
-            .outside(&format!("cd repository && {} && git add -A && git commit -qm many", change("first")));
-        acts(&yard, "Developer", &develops(&change("ours")));
-        acts(&yard, "Integration Specialist", &resolves(resolved));
-        let ran = goes_on(&yard, &change("theirs"));
+        let fixture = TaskFixture::new();
+        fixture.environment.run_outside(&format!(
+            "cd repository && {} && git add -A && git commit -qm many",
+            change("first")
+        ));
+        acts(&fixture, "Developer", &develops(&change("ours")));
+        acts(&fixture, "Integration Specialist", &resolves(resolved));
+        let outcome = goes_on(&fixture, &change("theirs"));
         match left {
             Some(left) => {
-                let reason = ran.result["reason"].as_str().unwrap_or_default();
-                assert!(reason.contains(left), "{}", shown(&ran));
+                let reason = outcome.result["reason"].as_str().unwrap_or_default();
+                assert!(reason.contains(left), "{}", describe_task(&outcome));
             }
-            None => assert_eq!(ran.code, 0, "{}", shown(&ran)),
+            None => assert_eq!(outcome.code, 0, "{}", describe_task(&outcome)),
         }
     }
 }
@@ -80,19 +83,19 @@ fn many_conflicts() {
 /// More files than a list of them fits into a prompt.
 #[test]
 fn a_change_of_many_files() {
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     let name =
         "a-name-that-is-long-enough-to-make-the-list-of-them-longer-than-a-mebibyte-when-there-are-many";
     acts(
-        &yard,
+        &fixture,
         "Developer",
         &develops(&format!(
             "mkdir m; seq -f 'm/{name}-%.0f' 1 14000 | while read -r file; do echo x > \"$file\"; done"
         )),
     );
-    let ran = yard.task(&["--name", "x", "Do it."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let prompt = &yard.about(&["show", "--json"]).result_of_show("audit")[0];
+    let outcome = fixture.task(&["--name", "x", "Do it."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let prompt = &fixture.about(&["show", "--json"]).result_of_show("audit")[0];
     assert!(prompt.contains(" 14004 files changed"), "{}", prompt.len());
     assert!(prompt.contains("This is not all of it") && prompt.len() < 512 << 10, "{}", prompt.len());
 }
@@ -100,17 +103,17 @@ fn a_change_of_many_files() {
 /// A commit whose first line is a megabyte, with what a terminal would obey.
 #[test]
 fn a_long_subject() {
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     let work = "echo x > toggle.txt; git add -A; { printf 'evil \\033]0;owned\\007 @everyone closes #1 '; head -c 1000000 /dev/zero | tr '\\0' y; } > /tmp/message; \
                 git commit -qF /tmp/message || exit 1; echo more > more.txt";
-    acts(&yard, "Developer", &develops(work));
-    let ran = yard.task(&["--name", "x", "Do it."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    assert!(yard.git("log --format=%s task/x").len() > 1_000_000, "it was made");
-    let summary = std::fs::read_to_string(ran.result["delivered"].as_str().unwrap()).unwrap();
+    acts(&fixture, "Developer", &develops(work));
+    let outcome = fixture.task(&["--name", "x", "Do it."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    assert!(fixture.git("log --format=%s task/x").len() > 1_000_000, "it was made");
+    let summary = std::fs::read_to_string(outcome.result["delivered"].as_str().unwrap()).unwrap();
     assert!(summary.len() < 4000, "{}", summary.len());
     assert!(!summary.contains(|c: char| c.is_control() && c != '\n'), "{summary:?}");
     let line = summary.lines().find(|line| line.contains("evil")).unwrap();
     assert!(line.starts_with("- `") && line.ends_with('`'), "{line}");
-    assert!(!ran.result["commits"].to_string().contains("\\u001b"), "{}", ran.result["commits"]);
+    assert!(!outcome.result["commits"].to_string().contains("\\u001b"), "{}", outcome.result["commits"]);
 }

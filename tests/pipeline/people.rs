@@ -1,69 +1,83 @@
 //! People at gates, and people who come back.
 
 use super::bad_input::acts;
-use super::{Yard, said, shown};
+use crate::support::{TaskFixture, describe_task, task_messages};
 
 #[test]
 fn a_person_stands_at_a_gate() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--gate", "plan=human", "Do it."]);
-    assert_eq!((ran.code, &ran.result["status"]), (3, &"needs_human".into()), "{}", shown(&ran));
-    let id = ran.result["task_id"].as_str().unwrap().to_string();
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--gate", "plan=human", "Do it."]);
+    assert_eq!(
+        (outcome.code, &outcome.result["status"]),
+        (3, &"needs_human".into()),
+        "{}",
+        describe_task(&outcome)
+    );
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
     // Nobody has decided: nothing happens.
-    let again = yard.about(&["resume", &id, "--json"]);
+    let again = fixture.about(&["resume", &id, "--json"]);
     assert_eq!(again.code, 3, "{}", again.error);
     // A no needs a reason; then the plan is made again, and asked about again.
-    assert_eq!(yard.about(&["reject", &id, "--feedback", " "]).code, 2);
-    assert_eq!(yard.about(&["reject", &id, "--feedback", "too long"]).code, 0);
-    assert_eq!(yard.about(&["approve", &id]).code, 2, "the first decision counts");
-    let ran = yard.about(&["resume", &id, "--stream-json"]);
-    assert_eq!(ran.code, 3, "{}", shown(&ran));
-    assert!(said(&ran).contains(&"Person: Plan rejected: too long".to_string()), "{}", shown(&ran));
-    let prompt = &yard.about(&["show", "--json"]).result_of_show("plan")[1];
+    assert_eq!(fixture.about(&["reject", &id, "--feedback", " "]).code, 2);
+    assert_eq!(fixture.about(&["reject", &id, "--feedback", "too long"]).code, 0);
+    assert_eq!(fixture.about(&["approve", &id]).code, 2, "the first decision counts");
+    let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
+    assert!(
+        task_messages(&outcome).contains(&"Person: Plan rejected: too long".to_string()),
+        "{}",
+        describe_task(&outcome)
+    );
+    let prompt = &fixture.about(&["show", "--json"]).result_of_show("plan")[1];
     assert!(prompt.contains("too long"), "{prompt}");
-    assert_eq!(yard.about(&["approve", &id]).code, 0);
-    let ran = yard.about(&["resume", &id, "--stream-json"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let review = yard.git("show task/x:docs/dev_docs/archived/reviews/plan_review_x_v1.md");
+    assert_eq!(fixture.about(&["approve", &id]).code, 0);
+    let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let review = fixture.git("show task/x:docs/dev_docs/archived/reviews/plan_review_x_v1.md");
     assert!(review.contains("too long") && review.contains("Person <person@example.org>"), "{review}");
     // There is nothing more to decide, or to go on with.
-    assert_eq!(yard.about(&["approve", &id]).code, 2);
-    assert_eq!(yard.about(&["resume", &id]).code, 2);
+    assert_eq!(fixture.about(&["approve", &id]).code, 2);
+    assert_eq!(fixture.about(&["resume", &id]).code, 2);
 }
 
 /// What a person decided is theirs: in what is said, in the document, and as the author of its commit.
 #[test]
 fn a_decision_is_attributed_to_the_person() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--gate", "plan=human", "Do it."]);
-    let id = ran.result["task_id"].as_str().unwrap().to_string();
-    yard.git("config user.name Reviewer");
-    yard.git("config user.email reviewer@example.org");
-    assert_eq!(yard.about(&["approve", &id, "--feedback", "fine"]).code, 0);
-    let ran = yard.about(&["resume", &id, "--stream-json"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    assert!(said(&ran).contains(&"Reviewer: Plan approved.".to_string()), "{}", shown(&ran));
-    let authors = yard.git("log --reverse --format='%an <%ae> %s' main..task/x");
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--gate", "plan=human", "Do it."]);
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
+    fixture.git("config user.name Reviewer");
+    fixture.git("config user.email reviewer@example.org");
+    assert_eq!(fixture.about(&["approve", &id, "--feedback", "fine"]).code, 0);
+    let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    assert!(
+        task_messages(&outcome).contains(&"Reviewer: Plan approved.".to_string()),
+        "{}",
+        describe_task(&outcome)
+    );
+    let authors = fixture.git("log --reverse --format='%an <%ae> %s' main..task/x");
     assert!(authors.contains("Reviewer <reviewer@example.org> Plan Review: x: APPROVE"), "{authors}");
     assert!(authors.contains("Person <person@example.org> Plan: x"), "{authors}");
-    let review = yard.git("show task/x:docs/dev_docs/archived/reviews/plan_review_x_v1.md");
+    let review = fixture.git("show task/x:docs/dev_docs/archived/reviews/plan_review_x_v1.md");
     assert!(review.contains("Reviewer <reviewer@example.org>") && review.contains("fine"), "{review}");
 }
 
 #[test]
 fn a_finished_task_is_shown_and_cleaned_up() {
-    let yard = Yard::new();
-    let waiting = yard.task(&["--name", "w", "--gate", "plan=human", "Do it."]);
+    let fixture = TaskFixture::new();
+    let waiting = fixture.task(&["--name", "w", "--gate", "plan=human", "Do it."]);
     let waiting = waiting.result["task_id"].as_str().unwrap().to_string();
-    let refused = yard.about(&["clean", &waiting]);
+    let refused = fixture.about(&["clean", &waiting]);
     assert_eq!(refused.code, 2, "{}", refused.error);
     assert!(refused.error.contains("not finished"), "{}", refused.error);
-    let ran = yard.task(&["--name", "x", "Do it."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let (id, worktree) = (ran.result["task_id"].as_str().unwrap(), ran.result["worktree"].as_str().unwrap());
-    let text = String::from_utf8(yard.about(&["show", id]).output).unwrap();
-    let commit = yard.git("log --format='%h %s' -1 --grep '^Archive: x' task/x");
-    let summary = ran.result["delivered"].as_str().unwrap();
+    let outcome = fixture.task(&["--name", "x", "Do it."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let (id, worktree) =
+        (outcome.result["task_id"].as_str().unwrap(), outcome.result["worktree"].as_str().unwrap());
+    let text = String::from_utf8(fixture.about(&["show", id]).output).unwrap();
+    let commit = fixture.git("log --format='%h %s' -1 --grep '^Archive: x' task/x");
+    let summary = outcome.result["delivered"].as_str().unwrap();
     for wanted in [
         format!("commit    {commit}"),
         "document  plan: docs/dev_docs/archived/plans/plan_x.md".to_string(),
@@ -72,170 +86,187 @@ fn a_finished_task_is_shown_and_cleaned_up() {
         assert!(text.lines().any(|line| line == wanted), "{wanted}:\n{text}");
     }
     let shown: serde_json::Value =
-        serde_json::from_slice(&yard.about(&["show", id, "--json"]).output).unwrap();
+        serde_json::from_slice(&fixture.about(&["show", id, "--json"]).output).unwrap();
     assert_eq!(shown["summary"], summary);
     assert_eq!(shown["commits"].as_array().map(Vec::len), Some(6), "{shown:#}");
     // What was not committed is kept, and a branch that nobody has merged stays.
-    yard.world.outside(&format!("echo mine > {worktree}/mine"));
-    let cleaned = yard.about(&["clean", id]);
+    fixture.environment.run_outside(&format!("echo mine > {worktree}/mine"));
+    let cleaned = fixture.about(&["clean", id]);
     let told = String::from_utf8_lossy(&cleaned.output).into_owned();
     assert_eq!(cleaned.code, 0, "{}", cleaned.error);
     assert!(told.contains("because it is not merged") && told.contains("saved at refs/guard/"), "{told}");
     assert!(!std::path::Path::new(worktree).exists() && !std::path::Path::new(summary).exists());
-    let kept = yard.git("for-each-ref --format='%(refname)' refs/guard/");
-    assert_eq!(yard.git(&format!("show {kept}:mine")), "mine");
-    assert_eq!(yard.subjects("task/x").len(), 6);
-    assert_eq!(yard.about(&["show", id]).code, 2);
+    let kept = fixture.git("for-each-ref --format='%(refname)' refs/guard/");
+    assert_eq!(fixture.git(&format!("show {kept}:mine")), "mine");
+    assert_eq!(fixture.subjects("task/x").len(), 6);
+    assert_eq!(fixture.about(&["show", id]).code, 2);
     // One that is merged goes.
-    let ran = yard.task(&["--name", "y", "Do it."]);
-    assert_eq!(ran.code, 0, "{}", super::shown(&ran));
-    yard.git("merge -q --no-edit task/y");
-    assert_eq!(yard.about(&["clean", "--all"]).code, 0);
-    assert_eq!(yard.git("branch --format='%(refname:short)' --list 'task/*'"), "task/w\ntask/x");
-    let left = yard.about(&["list", "--json"]);
+    let outcome = fixture.task(&["--name", "y", "Do it."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    fixture.git("merge -q --no-edit task/y");
+    assert_eq!(fixture.about(&["clean", "--all"]).code, 0);
+    assert_eq!(fixture.git("branch --format='%(refname:short)' --list 'task/*'"), "task/w\ntask/x");
+    let left = fixture.about(&["list", "--json"]);
     assert_eq!(left.result.as_array().map(Vec::len), Some(1), "{}", left.result);
-    yard.git("fsck --strict");
+    fixture.git("fsck --strict");
 }
 
 /// A task that has come to a conflict that its agent does not solve.
-fn at_a_conflict() -> (Yard, String, std::path::PathBuf) {
-    let yard = Yard::new();
-    let working = std::fs::read_to_string(yard.agent()).unwrap();
+fn at_a_conflict() -> (TaskFixture, String, std::path::PathBuf) {
+    let fixture = TaskFixture::new();
+    let working = std::fs::read_to_string(fixture.agent()).unwrap();
     let lie = "finish '{\"status\": \"success\", \"commit_hash\": \"0123456789\"}'";
-    acts(&yard, "Integration Specialist", &format!("git merge main; git add -A; git commit -qm half; {lie}"));
-    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
-    yard.world
-        .outside("cd repository && echo 'line of main' > toggle.txt && git add -A && git commit -qm theirs");
-    let id = ran.result["task_id"].as_str().unwrap().to_string();
-    assert_eq!(yard.about(&["approve", &id]).code, 0);
-    let ran = yard.about(&["resume", &id, "--stream-json"]);
-    assert_eq!((ran.code, &ran.result["status"]), (3, &"needs_human".into()), "{}", shown(&ran));
-    let worktree = ran.result["worktree"].as_str().unwrap();
-    let reason = ran.result["reason"].as_str().unwrap();
+    acts(
+        &fixture,
+        "Integration Specialist",
+        &format!("git merge main; git add -A; git commit -qm half; {lie}"),
+    );
+    let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    fixture.environment.run_outside(
+        "cd repository && echo 'line of main' > toggle.txt && git add -A && git commit -qm theirs",
+    );
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(fixture.about(&["approve", &id]).code, 0);
+    let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(
+        (outcome.code, &outcome.result["status"]),
+        (3, &"needs_human".into()),
+        "{}",
+        describe_task(&outcome)
+    );
+    let worktree = outcome.result["worktree"].as_str().unwrap();
+    let reason = outcome.result["reason"].as_str().unwrap();
     assert!(reason.contains("did not resolve the conflict") && reason.contains(worktree), "{reason}");
     // What the agent did is out of the way.
-    assert_eq!(yard.world.outside(&format!("git -C {worktree} status --porcelain")), "");
-    assert!(!yard.subjects("task/x").iter().any(|subject| subject == "half"));
-    std::fs::write(yard.agent(), working).unwrap();
-    (yard, id, worktree.into())
+    assert_eq!(fixture.environment.run_outside(&format!("git -C {worktree} status --porcelain")), "");
+    assert!(!fixture.subjects("task/x").iter().any(|subject| subject == "half"));
+    std::fs::write(fixture.agent(), working).unwrap();
+    (fixture, id, worktree.into())
 }
 
 #[test]
 fn a_person_resolves_a_conflict_by_hand() {
-    let (yard, id, worktree) = at_a_conflict();
+    let (fixture, id, worktree) = at_a_conflict();
     let worktree = worktree.display();
-    let calls = yard.about(&["list", "--json"]).result[0]["used"]["calls"].clone();
-    yard.world.outside(&format!("cd {worktree} && ! git merge -q main"));
-    let early = yard.about(&["resume", &id]);
+    let calls = fixture.about(&["list", "--json"]).result[0]["used"]["calls"].clone();
+    fixture.environment.run_outside(&format!("cd {worktree} && ! git merge -q main"));
+    let early = fixture.about(&["resume", &id]);
     assert_eq!(early.code, 2, "{}", early.error);
     assert!(early.error.contains("uncommitted changes (toggle.txt)"), "{}", early.error);
     // Markers are no resolution.
-    yard.world.outside(&format!("cd {worktree} && git add -A && git commit -q --no-edit"));
-    let bad = yard.about(&["resume", &id]);
+    fixture.environment.run_outside(&format!("cd {worktree} && git add -A && git commit -q --no-edit"));
+    let bad = fixture.about(&["resume", &id]);
     assert_eq!(bad.code, 2, "{}", bad.error);
     assert!(bad.error.contains("still has conflict markers"), "{}", bad.error);
-    yard.world.outside(&format!(
+    fixture.environment.run_outside(&format!(
         "cd {worktree} && printf 'line of main\nline of mine\n' > toggle.txt && git commit -qam 'no markers'"
     ));
     // It is tested as an agent's would be.
-    let failing = yard.about(&["resume", &id, "--json", "--tests", "grep -q nobody toggle.txt"]);
+    let failing = fixture.about(&["resume", &id, "--json", "--tests", "grep -q nobody toggle.txt"]);
     assert_eq!((failing.code, &failing.result["status"]), (3, &"needs_human".into()), "{}", failing.error);
     assert!(failing.result["reason"].as_str().unwrap().contains("the tests fail"), "{}", failing.result);
-    let ran = yard.about(&["resume", &id, "--stream-json", "--no-tests"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let lines = said(&ran).join("\n");
+    let outcome = fixture.about(&["resume", &id, "--stream-json", "--no-tests"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let lines = task_messages(&outcome).join("\n");
     assert!(lines.contains("Person: Conflicts resolved. Tests not run. Commit: "), "{lines}");
     assert!(!lines.contains("Spawning INTEGRATION SPECIALIST"), "{lines}");
-    assert_eq!(yard.git("show task/x:toggle.txt"), "line of main\nline of mine");
+    assert_eq!(fixture.git("show task/x:toggle.txt"), "line of main\nline of mine");
     // Nobody was asked but who reviews the merge.
     assert_eq!(
-        ran.result["used"]["calls"].as_u64(),
+        outcome.result["used"]["calls"].as_u64(),
         calls.as_u64().map(|calls| calls + 1),
         "{}",
-        shown(&ran)
+        describe_task(&outcome)
     );
 }
 
 #[test]
 fn an_unsolved_conflict_is_tried_again_where_nobody_merged() {
-    let (yard, id, _) = at_a_conflict();
-    let ran = yard.about(&["resume", &id, "--stream-json"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let lines = said(&ran).join("\n");
+    let (fixture, id, _) = at_a_conflict();
+    let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let lines = task_messages(&outcome).join("\n");
     assert!(lines.contains("INTEGRATION SPECIALIST: Conflicts resolved."), "{lines}");
 }
 
 #[test]
 fn notes_lessons_and_ideas() {
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     let lessons = "# Agent Memory\n\n- The toggle needs a label\n";
-    yard.world.outside(&format!(
+    fixture.environment.run_outside(&format!(
         "cd repository && mkdir -p docs/dev_docs && printf '{lessons}' > docs/dev_docs/AGENT_MEMORY.md \
          && printf -- '# Backlog\\n\\n- Think about colours\\n' > docs/dev_docs/backlog.md && git add -A && git commit -qm docs \
          && echo 'Mind the blind.' > docs/dev_docs/HUMAN_REVIEW.md"
     ));
-    let ran = yard.task(&["--name", "x", "Add a toggle."]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let prompt = &yard.about(&["show", "--json"]).result_of_show("plan")[0];
+    let outcome = fixture.task(&["--name", "x", "Add a toggle."]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let prompt = &fixture.about(&["show", "--json"]).result_of_show("plan")[0];
     assert!(prompt.contains("Mind the blind.") && prompt.contains("The toggle needs a label"), "{prompt}");
     // An idea that already exists is not there twice; a new lesson comes to the old ones.
-    assert_eq!(yard.git("show task/x:docs/dev_docs/backlog.md").matches("Think about colours").count(), 1);
-    let memory = yard.git("show task/x:docs/dev_docs/AGENT_MEMORY.md");
+    assert_eq!(fixture.git("show task/x:docs/dev_docs/backlog.md").matches("Think about colours").count(), 1);
+    let memory = fixture.git("show task/x:docs/dev_docs/AGENT_MEMORY.md");
     assert!(memory.contains("needs a label") && memory.contains("toggles are lines"), "{memory}");
     // What the person has not committed stays theirs.
-    assert_eq!(yard.git("status --porcelain"), "?? docs/dev_docs/HUMAN_REVIEW.md");
+    assert_eq!(fixture.git("status --porcelain"), "?? docs/dev_docs/HUMAN_REVIEW.md");
 }
 
 #[test]
 fn back_to_a_step() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
-    let id = ran.result["task_id"].as_str().unwrap().to_string();
-    let first = yard.git("rev-parse task/x");
-    let unknown = yard.about(&["retry", &id, "--from", "nowhere"]);
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
+    let first = fixture.git("rev-parse task/x");
+    let unknown = fixture.about(&["retry", &id, "--from", "nowhere"]);
     assert_eq!(unknown.code, 2);
     assert!(unknown.error.contains("plan_review"), "{}", unknown.error);
-    let ran = yard.about(&["retry", &id, "--from", "develop", "--stream-json"]);
-    assert_eq!(ran.code, 3, "{}", shown(&ran));
-    let subjects = yard.subjects("task/x");
+    let outcome = fixture.about(&["retry", &id, "--from", "develop", "--stream-json"]);
+    assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
+    let subjects = fixture.subjects("task/x");
     assert_eq!(subjects.iter().filter(|subject| *subject == "Add the toggle").count(), 1, "{subjects:?}");
     // What was there before is kept.
     assert!(
-        yard.git("for-each-ref --format='%(objectname) %(refname)' refs/guard/").contains("refs/guard/task-")
+        fixture
+            .git("for-each-ref --format='%(objectname) %(refname)' refs/guard/")
+            .contains("refs/guard/task-")
     );
-    yard.git(&format!("merge-base --is-ancestor {first} $(git -C repository for-each-ref --format='%(objectname)' refs/guard/)"));
+    fixture.git(&format!("merge-base --is-ancestor {first} $(git -C repository for-each-ref --format='%(objectname)' refs/guard/)"));
 }
 
 #[test]
 fn one_at_a_time_and_given_up() {
-    let yard = Yard::new();
-    let mut command = yard.command(&["--json", "--name", "x", "Do it. @wait=20", "--agent-command"]);
-    let mut child = command.arg(yard.agent()).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let fixture = TaskFixture::new();
+    let mut command = fixture.command(&["--json", "--name", "x", "Do it. @wait=20", "--agent-command"]);
+    let mut child = command.arg(fixture.agent()).stdout(std::process::Stdio::null()).spawn().unwrap();
     let began = std::time::Instant::now();
     let id = loop {
-        let list = yard.about(&["list", "--json"]);
+        let list = fixture.about(&["list", "--json"]);
         if let Some(task) = list.result.as_array().and_then(|all| all.first()) {
             break task["task_id"].as_str().unwrap().to_string();
         }
         assert!(began.elapsed().as_secs() < 30);
     };
-    let second = yard.about(&["resume", &id]);
+    let second = fixture.about(&["resume", &id]);
     assert_eq!(second.code, 2);
     assert!(second.error.contains("is working on the task"), "{}", second.error);
-    let cancelled = yard.about(&["cancel", &id]);
+    let cancelled = fixture.about(&["cancel", &id]);
     assert_eq!(cancelled.code, 0, "{}", cancelled.error);
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(yard.about(&["list", "--json"]).result[0]["status"], "cancelled");
-    assert_eq!(yard.about(&["resume", &id]).code, 2);
+    assert_eq!(fixture.about(&["list", "--json"]).result[0]["status"], "cancelled");
+    assert_eq!(fixture.about(&["resume", &id]).code, 2);
 }
 
 #[test]
 fn a_budget_is_used_up_and_raised() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--max-minutes", "0", "Do it."]);
-    assert_eq!((ran.code, &ran.result["status"]), (124, &"budget_exhausted".into()), "{}", shown(&ran));
-    let same = yard.about(&["resume", "--json"]);
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--max-minutes", "0", "Do it."]);
+    assert_eq!(
+        (outcome.code, &outcome.result["status"]),
+        (124, &"budget_exhausted".into()),
+        "{}",
+        describe_task(&outcome)
+    );
+    let same = fixture.about(&["resume", "--json"]);
     assert_eq!((same.code, &same.result["status"]), (124, &"budget_exhausted".into()), "{}", same.error);
-    let more = yard.about(&["resume", "--json", "--max-minutes", "60"]);
+    let more = fixture.about(&["resume", "--json", "--max-minutes", "60"]);
     assert_eq!((more.code, &more.result["status"]), (0, &"succeeded".into()), "{}", more.error);
 }

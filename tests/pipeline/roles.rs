@@ -1,7 +1,5 @@
 //! What a role may change is held by the kernel, whatever its agent tries; looked at from outside.
-
-use super::{Yard, shown};
-use crate::launch::world::in_every_world_owned;
+use crate::support::{TaskFixture, describe_task, in_every_owned_environment};
 
 /// An agent that, in every role but the developer's, first tries to change everything it should not.
 const BREAKS_OUT: &str = r#"
@@ -35,17 +33,17 @@ PY
 
 #[test]
 fn readers_change_nothing_but_their_document() {
-    in_every_world_owned(|world| {
-        let (namespaces, name) = (world.namespaces, world.name());
-        let yard = Yard::of(world);
+    in_every_owned_environment(|environment| {
+        let (namespaces, name) = (environment.namespaces, environment.name());
+        let fixture = TaskFixture::of(environment);
         // The same agent, with attempts before what its role does.
-        let text = std::fs::read_to_string(yard.agent()).unwrap();
+        let text = std::fs::read_to_string(fixture.agent()).unwrap();
         let (head, tail) = text.split_once("case $prompt in\n\"You are the Investigator.\"").unwrap();
         let attempts = "case $prompt in \"You are the Developer.\"*) ;; *) try planted.txt ;; esac\n";
         let text =
             format!("{head}{BREAKS_OUT}\n{attempts}case $prompt in\n\"You are the Investigator.\"{tail}");
-        std::fs::write(yard.agent(), text).unwrap();
-        let config = yard.repository.with_file_name("config/guard/policies");
+        std::fs::write(fixture.agent(), text).unwrap();
+        let config = fixture.repository.with_file_name("config/guard/policies");
         std::fs::create_dir_all(&config).unwrap();
         for role in ["investigator", "analyst", "architect", "reviewer", "developer", "auditor"] {
             let wanted = if namespaces { "require" } else { "off" };
@@ -54,14 +52,21 @@ fn readers_change_nothing_but_their_document() {
             );
             std::fs::write(config.join(format!("{role}.toml")), text).unwrap();
         }
-        let before = yard.git("rev-parse main")
-            + &yard.world.outside("cat repository/.git/config repository/.git/HEAD");
-        let mut command =
-            yard.command(&["--stream-json", "--name", "x", "--mode", "bugfix", "Do it.", "--agent-command"]);
-        command.arg(yard.agent()).env("XDG_CONFIG_HOME", config.parent().unwrap().parent().unwrap());
-        let ran = yard.world.finish(command, b"");
-        assert_eq!(ran.code, 0, "{name}: {}", shown(&ran));
-        let files = yard.git("ls-tree -r --name-only task/x");
+        let before = fixture.git("rev-parse main")
+            + &fixture.environment.run_outside("cat repository/.git/config repository/.git/HEAD");
+        let mut command = fixture.command(&[
+            "--stream-json",
+            "--name",
+            "x",
+            "--mode",
+            "bugfix",
+            "Do it.",
+            "--agent-command",
+        ]);
+        command.arg(fixture.agent()).env("XDG_CONFIG_HOME", config.parent().unwrap().parent().unwrap());
+        let outcome = fixture.environment.run_to_end(command, b"");
+        assert_eq!(outcome.code, 0, "{name}: {}", describe_task(&outcome));
+        let files = fixture.git("ls-tree -r --name-only task/x");
         let wanted = [
             "docs/dev_docs/AGENT_MEMORY.md",
             "docs/dev_docs/archived/plans/plan_x.md",
@@ -75,26 +80,26 @@ fn readers_change_nothing_but_their_document() {
             "tracked",
         ];
         assert_eq!(files.lines().collect::<Vec<_>>(), wanted, "{name}");
-        assert_eq!(yard.git("show task/x:tracked"), "first", "{name}");
-        let subjects = yard.subjects("task/x");
+        assert_eq!(fixture.git("show task/x:tracked"), "first", "{name}");
+        let subjects = fixture.subjects("task/x");
         assert!(!subjects.iter().any(|subject| subject == "planted"), "{name}: {subjects:?}");
-        let worktree = ran.result["worktree"].as_str().unwrap();
+        let worktree = outcome.result["worktree"].as_str().unwrap();
         assert_eq!(
-            yard.world.outside(&format!("git -C {worktree} status --porcelain --ignored")),
+            fixture.environment.run_outside(&format!("git -C {worktree} status --porcelain --ignored")),
             "",
             "{name}"
         );
         assert_eq!(
             before,
-            yard.git("rev-parse main")
-                + &yard.world.outside("cat repository/.git/config repository/.git/HEAD"),
+            fixture.git("rev-parse main")
+                + &fixture.environment.run_outside("cat repository/.git/config repository/.git/HEAD"),
             "{name}"
         );
         assert_eq!(
-            yard.git("for-each-ref --format='%(refname)' refs/heads/"),
+            fixture.git("for-each-ref --format='%(refname)' refs/heads/"),
             "refs/heads/main\nrefs/heads/task/x",
             "{name}"
         );
-        yard.git("fsck --strict");
+        fixture.git("fsck --strict");
     });
 }

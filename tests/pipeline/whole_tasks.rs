@@ -1,13 +1,17 @@
 //! Whole pipelines: what is said, committed, written and archived, and where verdicts lead.
-
-use super::{Yard, said, shown};
+use crate::support::{TaskFixture, describe_task, task_messages};
 
 #[test]
 fn from_a_sentence_to_a_branch() {
-    let yard = Yard::new();
-    let before = yard.git("for-each-ref refs/heads/main; cat .git/config 2>/dev/null || true");
-    let ran = yard.task(&["Add a simple Dark Mode toggle to the main settings page. Use a checkbox."]);
-    assert_eq!((ran.code, &ran.result["status"]), (0, &"succeeded".into()), "{}", shown(&ran));
+    let fixture = TaskFixture::new();
+    let before = fixture.git("for-each-ref refs/heads/main; cat .git/config 2>/dev/null || true");
+    let outcome = fixture.task(&["Add a simple Dark Mode toggle to the main settings page. Use a checkbox."]);
+    assert_eq!(
+        (outcome.code, &outcome.result["status"]),
+        (0, &"succeeded".into()),
+        "{}",
+        describe_task(&outcome)
+    );
     let feat = "dark-mode-toggle-main";
     let wanted = [
         "ORCHESTRATOR: Task Received.".to_string(),
@@ -29,13 +33,13 @@ fn from_a_sentence_to_a_branch() {
         "ORCHESTRATOR: Archiving 4 documents... OK.".to_string(),
         format!("ORCHESTRATOR: Pipeline Success! Branch 'task/{feat}' is ready for merge."),
     ];
-    let lines = said(&ran);
-    assert_eq!(lines.len(), wanted.len(), "{}", shown(&ran));
+    let lines = task_messages(&outcome);
+    assert_eq!(lines.len(), wanted.len(), "{}", describe_task(&outcome));
     for (line, wanted) in lines.iter().zip(&wanted) {
         assert!(line.starts_with(wanted.as_str()), "{line} is not {wanted}");
     }
     let branch = format!("task/{feat}");
-    let subjects = yard.subjects(&branch);
+    let subjects = fixture.subjects(&branch);
     let expected = [
         format!("Plan: {feat}"),
         format!("Plan Review: {feat}: APPROVE"),
@@ -45,7 +49,7 @@ fn from_a_sentence_to_a_branch() {
         format!("Archive: {feat}"),
     ];
     assert_eq!(subjects, expected);
-    let files = yard.git(&format!("ls-tree -r --name-only {branch}"));
+    let files = fixture.git(&format!("ls-tree -r --name-only {branch}"));
     for file in [
         format!("docs/dev_docs/archived/plans/plan_{feat}.md"),
         format!("docs/dev_docs/archived/reviews/plan_review_{feat}_v1.md"),
@@ -59,23 +63,25 @@ fn from_a_sentence_to_a_branch() {
     }
     assert!(!files.contains("docs/dev_docs/plans/"), "{files}");
     // Every commit of the runner's says which task and step it is; the worktree is as the branch.
-    let trailers = yard.git(&format!("log --format='%(trailers:key=Guard-Step,valueonly)' main..{branch}"));
+    let trailers =
+        fixture.git(&format!("log --format='%(trailers:key=Guard-Step,valueonly)' main..{branch}"));
     assert_eq!(trailers.lines().filter(|line| !line.is_empty()).count(), 5, "{trailers}");
-    let worktree = ran.result["worktree"].as_str().unwrap();
-    assert_eq!(yard.world.outside(&format!("git -C {worktree} status --porcelain")), "");
-    assert_eq!(before, yard.git("for-each-ref refs/heads/main; cat .git/config 2>/dev/null || true"));
-    yard.git("fsck --strict");
-    yard.git(&format!("merge -q --no-edit {branch}"));
+    let worktree = outcome.result["worktree"].as_str().unwrap();
+    assert_eq!(fixture.environment.run_outside(&format!("git -C {worktree} status --porcelain")), "");
+    assert_eq!(before, fixture.git("for-each-ref refs/heads/main; cat .git/config 2>/dev/null || true"));
+    fixture.git("fsck --strict");
+    fixture.git(&format!("merge -q --no-edit {branch}"));
 }
 
 #[test]
 fn the_status_of_each_step_is_shown_without_a_terminal() {
-    let yard = Yard::new();
-    let mut command = yard.command(&["--name", "x", "Do it. @plan_review=REJECT,APPROVE", "--agent-command"]);
-    command.arg(yard.agent());
-    let ran = yard.world.finish(command, b"");
-    let output = String::from_utf8_lossy(&ran.output).into_owned();
-    assert_eq!(ran.code, 0, "{output}{}", ran.error);
+    let fixture = TaskFixture::new();
+    let mut command =
+        fixture.command(&["--name", "x", "Do it. @plan_review=REJECT,APPROVE", "--agent-command"]);
+    command.arg(fixture.agent());
+    let outcome = fixture.environment.run_to_end(command, b"");
+    let output = String::from_utf8_lossy(&outcome.output).into_owned();
+    assert_eq!(outcome.code, 0, "{output}{}", outcome.error);
     let steps: Vec<&str> = output.lines().filter(|line| line.contains("]... ")).collect();
     let expected = [
         "PLANNING",
@@ -94,18 +100,18 @@ fn the_status_of_each_step_is_shown_without_a_terminal() {
         .collect();
     assert_eq!(steps, expected);
     // A step that waits for somebody is not done.
-    let mut command = yard.command(&["--name", "y", "Do it.", "--gate", "plan=human", "--agent-command"]);
-    command.arg(yard.agent());
-    let ran = yard.world.finish(command, b"");
-    let output = String::from_utf8_lossy(&ran.output).into_owned();
+    let mut command = fixture.command(&["--name", "y", "Do it.", "--gate", "plan=human", "--agent-command"]);
+    command.arg(fixture.agent());
+    let outcome = fixture.environment.run_to_end(command, b"");
+    let output = String::from_utf8_lossy(&outcome.output).into_owned();
     assert!(output.contains("[REVIEWING]... In Progress\n[REVIEWING]... Needs Human\n"), "{output}");
 }
 
 /// The branches of tasks begin as the workflow says, or the command line.
 #[test]
 fn branches_have_a_prefix_of_the_users_own() {
-    let yard = Yard::new();
-    let workflow = yard.repository.with_file_name("fixes.yaml");
+    let fixture = TaskFixture::new();
+    let workflow = fixture.repository.with_file_name("fixes.yaml");
     let text = include_str!("../../workflows/default.yaml");
     std::fs::write(&workflow, text.replace("branch_prefix: task/", "branch_prefix: team/fix/")).unwrap();
     let workflow = workflow.to_str().unwrap();
@@ -114,24 +120,29 @@ fn branches_have_a_prefix_of_the_users_own() {
         (vec!["--workflow", workflow], "team/fix/x"),
         (vec!["--workflow", workflow, "--branch-prefix", "other/"], "other/x"),
     ] {
-        let ran = yard.task(&[&["--name", "x", "Do it."], arguments.as_slice()].concat());
-        assert_eq!((ran.code, &ran.result["branch"]), (0, &branch.into()), "{}", shown(&ran));
-        let lines = said(&ran).join("\n");
+        let outcome = fixture.task(&[&["--name", "x", "Do it."], arguments.as_slice()].concat());
+        assert_eq!(
+            (outcome.code, &outcome.result["branch"]),
+            (0, &branch.into()),
+            "{}",
+            describe_task(&outcome)
+        );
+        let lines = task_messages(&outcome).join("\n");
         assert!(lines.contains(&format!("Created branch '{branch}'.")), "{lines}");
         assert!(lines.ends_with(&format!("Branch '{branch}' is ready for merge.")), "{lines}");
-        let files = yard.git(&format!("ls-tree -r --name-only {branch}"));
+        let files = fixture.git(&format!("ls-tree -r --name-only {branch}"));
         assert!(files.contains("docs/dev_docs/archived/plans/plan_x.md"), "{files}");
-        let id = ran.result["task_id"].as_str().unwrap();
-        assert_eq!(yard.about(&["clean", id]).code, 0);
+        let id = outcome.result["task_id"].as_str().unwrap();
+        assert_eq!(fixture.about(&["clean", id]).code, 0);
     }
 }
 
 #[test]
 fn a_bug_is_investigated_rejected_and_approved() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--mode", "bugfix", "It hangs. @analyse=REJECT,APPROVE"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let subjects = yard.subjects("task/x");
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--mode", "bugfix", "It hangs. @analyse=REJECT,APPROVE"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let subjects = fixture.subjects("task/x");
     let head = [
         "Diagnostic Report: x",
         "Analysis: x: REJECT",
@@ -140,41 +151,42 @@ fn a_bug_is_investigated_rejected_and_approved() {
         "Plan: x",
     ];
     assert_eq!(subjects[..5], head, "{subjects:?}");
-    let files = yard.git("ls-tree -r --name-only task/x");
+    let files = fixture.git("ls-tree -r --name-only task/x");
     assert!(files.contains("docs/dev_docs/archived/research/diagnostic_report_x.md"), "{files}");
     assert!(files.contains("docs/dev_docs/archived/reviews/report_review_x_v2.md"), "{files}");
     // What the analyst said has reached the investigator.
-    let asked = yard.about(&["show", "--json"]);
+    let asked = fixture.about(&["show", "--json"]);
     let prompts: Vec<String> = asked.result_of_show("investigate");
     assert!(prompts[1].contains("round 1: say more"), "{}", prompts[1]);
 }
 
 #[test]
 fn outside_knowledge_is_asked_for() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--mode", "bugfix", "It is slow. @analyse=ESCALATE,APPROVE"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let prompt = &yard.about(&["show", "--json"]).result_of_show("plan")[0];
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--mode", "bugfix", "It is slow. @analyse=ESCALATE,APPROVE"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let prompt = &fixture.about(&["show", "--json"]).result_of_show("plan")[0];
     assert!(prompt.contains("diagnostic_report_x.md") && prompt.contains("research_report_x.md"), "{prompt}");
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "y", "--mode", "research", "Which colours?"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    assert_eq!(yard.subjects("task/y")[0], "Research Report: y");
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "y", "--mode", "research", "Which colours?"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    assert_eq!(fixture.subjects("task/y")[0], "Research Report: y");
 }
 
 #[test]
 fn plans_and_code_are_sent_back() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "Do it. @plan_review=REJECT,REJECT,APPROVE @audit=FAIL,PASS"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let subjects = yard.subjects("task/x");
+    let fixture = TaskFixture::new();
+    let outcome =
+        fixture.task(&["--name", "x", "Do it. @plan_review=REJECT,REJECT,APPROVE @audit=FAIL,PASS"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let subjects = fixture.subjects("task/x");
     assert_eq!(
         subjects.iter().filter(|subject| *subject == "Plan Review: x: REJECT").count(),
         2,
         "{subjects:?}"
     );
     assert!(subjects.contains(&"Review Report: x: FAIL".to_string()), "{subjects:?}");
-    let shown = yard.about(&["show", "--json"]);
+    let shown = fixture.about(&["show", "--json"]);
     let developer = shown.result_of_show("develop");
     assert!(
         developer[1].contains("docs/dev_docs/reviews/code_review_x_v1.md")
@@ -190,54 +202,69 @@ fn plans_and_code_are_sent_back() {
 
 #[test]
 fn who_goes_round_is_stopped() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "Do it. @plan_review=REJECT"]);
-    assert_eq!((ran.code, &ran.result["status"]), (3, &"needs_human".into()), "{}", shown(&ran));
-    assert!(ran.result["reason"].as_str().unwrap().contains("plan was asked 3 times"), "{}", shown(&ran));
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "Do it. @plan_review=REJECT"]);
+    assert_eq!(
+        (outcome.code, &outcome.result["status"]),
+        (3, &"needs_human".into()),
+        "{}",
+        describe_task(&outcome)
+    );
+    assert!(
+        outcome.result["reason"].as_str().unwrap().contains("plan was asked 3 times"),
+        "{}",
+        describe_task(&outcome)
+    );
     // A person lets it go on, for as many rounds again.
-    let again = yard.about(&["resume", "--json"]);
+    let again = fixture.about(&["resume", "--json"]);
     assert_eq!((again.code, &again.result["status"]), (3, &"needs_human".into()), "{}", again.error);
-    let plans = yard.subjects("task/x").iter().filter(|subject| *subject == "Plan: x").count();
+    let plans = fixture.subjects("task/x").iter().filter(|subject| *subject == "Plan: x").count();
     assert_eq!(plans, 6);
 }
 
 #[test]
 fn main_moves_and_is_merged() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "y", "--gate", "code=human", "Do it."]);
-    assert_eq!(ran.code, 3, "{}", shown(&ran));
-    yard.world.outside("cd repository && echo other > other && git add other && git commit -qm other");
-    let id = ran.result["task_id"].as_str().unwrap().to_string();
-    assert_eq!(yard.about(&["approve", &id]).code, 0);
-    let ran = yard.about(&["resume", &id, "--stream-json"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let subjects = yard.git("log --first-parent --reverse --format=%s main..task/y");
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "y", "--gate", "code=human", "Do it."]);
+    assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
+    fixture
+        .environment
+        .run_outside("cd repository && echo other > other && git add other && git commit -qm other");
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(fixture.about(&["approve", &id]).code, 0);
+    let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let subjects = fixture.git("log --first-parent --reverse --format=%s main..task/y");
     assert!(subjects.contains("Merge main into task/y\nMerge Review: y: PASS\nArchive: y"), "{subjects}");
-    assert_eq!(yard.git("show task/y:other"), "other");
-    let worktree = ran.result["worktree"].as_str().unwrap();
+    assert_eq!(fixture.git("show task/y:other"), "other");
+    let worktree = outcome.result["worktree"].as_str().unwrap();
     assert_eq!(
-        yard.world.outside(&format!("cat {worktree}/other; git -C {worktree} status --porcelain")),
+        fixture
+            .environment
+            .run_outside(&format!("cat {worktree}/other; git -C {worktree} status --porcelain")),
         "other\n"
     );
 }
 
 #[test]
 fn a_rejected_merge_is_repaired_and_reviewed_again() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it. @merge_review=FAIL,PASS"]);
-    assert_eq!(ran.code, 3, "{}", shown(&ran));
-    yard.world.outside("cd repository && echo other > other && git add other && git commit -qm other");
-    let id = ran.result["task_id"].as_str().unwrap().to_string();
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it. @merge_review=FAIL,PASS"]);
+    assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
+    fixture
+        .environment
+        .run_outside("cd repository && echo other > other && git add other && git commit -qm other");
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
     // The audit of the repair is the person's too.
     for code in [3, 0] {
-        assert_eq!(yard.about(&["approve", &id]).code, 0);
-        let ran = yard.about(&["resume", &id, "--stream-json"]);
-        assert_eq!(ran.code, code, "{}", shown(&ran));
+        assert_eq!(fixture.about(&["approve", &id]).code, 0);
+        let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+        assert_eq!(outcome.code, code, "{}", describe_task(&outcome));
     }
-    let subjects = yard.subjects("task/x");
+    let subjects = fixture.subjects("task/x");
     let reviews: Vec<&String> = subjects.iter().filter(|line| line.starts_with("Merge Review")).collect();
     assert_eq!(reviews, ["Merge Review: x: FAIL", "Merge Review: x: PASS"], "{subjects:?}");
-    let shown = yard.about(&["show", "--json"]);
+    let shown = fixture.about(&["show", "--json"]);
     let report = "docs/dev_docs/reviews/merge_review_x_v1.md";
     for (step, round) in [("develop", 1), ("merge_review", 1)] {
         let prompt = &shown.result_of_show(step)[round];
@@ -249,53 +276,53 @@ fn a_rejected_merge_is_repaired_and_reviewed_again() {
 
 #[test]
 fn a_conflict_is_resolved() {
-    let yard = Yard::new();
-    let ran = yard.task(&["--name", "x", "--gate", "code=human", "Do it."]);
-    assert_eq!(ran.code, 3, "{}", shown(&ran));
-    yard.world.outside(
+    let fixture = TaskFixture::new();
+    let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
+    assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
+    fixture.environment.run_outside(
         "cd repository && echo 'line of main' > toggle.txt && git add toggle.txt && git commit -qm theirs",
     );
-    let id = ran.result["task_id"].as_str().unwrap().to_string();
-    assert_eq!(yard.about(&["approve", &id]).code, 0);
-    let ran = yard.about(&["resume", &id, "--stream-json"]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
-    let lines = said(&ran).join("\n");
+    let id = outcome.result["task_id"].as_str().unwrap().to_string();
+    assert_eq!(fixture.about(&["approve", &id]).code, 0);
+    let outcome = fixture.about(&["resume", &id, "--stream-json"]);
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
+    let lines = task_messages(&outcome).join("\n");
     assert!(
         lines.contains("conflicts in toggle.txt")
             && lines.contains("INTEGRATION SPECIALIST: Conflicts resolved."),
         "{lines}"
     );
-    let text = yard.git("show task/x:toggle.txt");
+    let text = fixture.git("show task/x:toggle.txt");
     assert!(text.contains("line of main") && text.contains("line after") && !text.contains("<<<<"), "{text}");
-    let merges = yard.git("log --merges --format=%P -1 task/x");
-    assert!(merges.contains(&yard.git("rev-parse main")), "{merges}");
-    let prompt = &yard.about(&["show", "--json"]).result_of_show("resolve")[0];
+    let merges = fixture.git("log --merges --format=%P -1 task/x");
+    assert!(merges.contains(&fixture.git("rev-parse main")), "{merges}");
+    let prompt = &fixture.about(&["show", "--json"]).result_of_show("resolve")[0];
     assert!(prompt.contains("<<<<<<<") && prompt.contains("line of main"), "{prompt}");
 }
 
 #[test]
 fn many_tasks_in_one_repository() {
-    let yard = Yard::new();
+    let fixture = TaskFixture::new();
     std::thread::scope(|scope| {
         let started: Vec<_> = (0..6)
             .map(|n| {
-                let yard = &yard;
-                scope.spawn(move || yard.task(&["--name", &format!("t{n}"), "Do it."]))
+                let fixture = &fixture;
+                scope.spawn(move || fixture.task(&["--name", &format!("t{n}"), "Do it."]))
             })
             .collect();
-        for ran in started.into_iter().map(|one| one.join().unwrap()) {
-            assert_eq!(ran.code, 0, "{}", shown(&ran));
+        for outcome in started.into_iter().map(|one| one.join().unwrap()) {
+            assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
         }
     });
     for n in 0..6 {
-        assert_eq!(yard.subjects(&format!("task/t{n}")).len(), 6);
+        assert_eq!(fixture.subjects(&format!("task/t{n}")).len(), 6);
     }
-    yard.git("fsck --strict");
-    let list = yard.about(&["list", "--json"]);
+    fixture.git("fsck --strict");
+    let list = fixture.about(&["list", "--json"]);
     assert_eq!(list.result.as_array().map(Vec::len), Some(6));
 }
 
-impl crate::launch::world::Ran {
+impl crate::support::RunOutcome {
     /// What an agent was asked at a step, each time: from `guard task show --json`.
     pub(crate) fn result_of_show(&self, step: &str) -> Vec<String> {
         let shown: serde_json::Value = serde_json::from_slice(&self.output).unwrap();

@@ -1,7 +1,5 @@
 //! Workflows as data: read, checked, drawn, and written from scratch.
-
-use super::{Yard, shown};
-use crate::support::{Scratch, guard, text};
+use crate::support::{Scratch, TaskFixture, describe_task, guard, text};
 
 /// Two phases with prompts of their own, as the documentation says it.
 const NOTES: &str = r#"
@@ -43,32 +41,32 @@ steps:
 
 #[test]
 fn one_from_scratch_runs() {
-    let yard = Yard::new();
-    let folder = yard.repository.with_file_name("flows");
+    let fixture = TaskFixture::new();
+    let folder = fixture.repository.with_file_name("flows");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("notes.yaml"), NOTES).unwrap();
     let judge = "You are the Lead Architect and judge `{{thought}}` for: {{request}}\nYou may write your reasons to `{{document}}`.\n{{answer_format}}\n";
     std::fs::write(folder.join("judge.md"), judge).unwrap();
     let file = folder.join("notes.yaml");
-    let lint = yard.world.finish(
+    let lint = fixture.environment.run_to_end(
         {
-            let mut command = yard.world.command(crate::launch::world::program());
+            let mut command = fixture.environment.command(crate::support::guard_program());
             command.args(["workflow", "lint"]).arg(&file);
             command
         },
         b"",
     );
     assert_eq!(lint.code, 0, "{}{}", String::from_utf8_lossy(&lint.output), lint.error);
-    let ran = yard.task(&[
+    let outcome = fixture.task(&[
         "--workflow",
         file.to_str().unwrap(),
         "--name",
         "x",
         "Do it. @plan_review=REJECT,APPROVE",
     ]);
-    assert_eq!(ran.code, 0, "{}", shown(&ran));
+    assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
     assert_eq!(
-        yard.subjects("task/x"),
+        fixture.subjects("task/x"),
         ["Thought: x", "Judgement: x: REJECT", "Thought: x", "Judgement: x: APPROVE"]
     );
 }

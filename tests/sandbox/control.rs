@@ -4,22 +4,26 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::{Configuration, Place, Report, User, configurations, python, tools};
+use super::Report;
+use crate::support::{
+    SandboxConfiguration, SandboxFixture, SandboxUser, probe_directory, sandbox_configurations, skip,
+    system_python,
+};
 
 /// The git that is judged, by its path: no shim in between.
 pub(super) fn git() -> Option<&'static str> {
     let found = ["/usr/bin/git", "/usr/local/bin/git"].into_iter().find(|path| Path::new(path).exists());
     if found.is_none() {
-        super::skip("refused git commands", "there is no git in /usr/bin or /usr/local/bin");
+        skip("refused git commands", "there is no git in /usr/bin or /usr/local/bin");
     }
     found
 }
 
 /// A repository in a directory of the working directory, with one commit.
-pub(super) fn repository(place: &Place) -> std::path::PathBuf {
-    let folder = place.work.join("repository");
+pub(super) fn repository(fixture: &SandboxFixture) -> std::path::PathBuf {
+    let folder = fixture.work.join("repository");
     let run = |words: &[&str]| {
-        let mut command = place.command(git().unwrap());
+        let mut command = fixture.command(git().unwrap());
         command.args(["-c", "user.name=a", "-c", "user.email=a@b.c"]).args(words);
         assert!(command.status().unwrap().success(), "git {words:?}");
     };
@@ -29,8 +33,8 @@ pub(super) fn repository(place: &Place) -> std::path::PathBuf {
 }
 
 /// `strict`, where repositories inside the working directory are no freer than the task's own.
-pub(super) fn policy(place: &Place) -> String {
-    let path = place.outside.join("tasks-only.toml");
+pub(super) fn policy(fixture: &SandboxFixture) -> String {
+    let path = fixture.outside.join("tasks-only.toml");
     let text = "version = 1\nname = \"tasks-only\"\ndescription = \"No other repositories.\"\nextends = \"strict\"\n\n[git]\nother_action = \"deny\"\n";
     std::fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_string()
@@ -41,14 +45,15 @@ pub(super) fn was_won(repository: &Path) -> bool {
     repository.join(".git/refs/heads/won").exists()
 }
 
-fn lie(how: &str, configuration: Configuration) {
-    let (Some(python), Some(git)) = (python(), git()) else { return };
-    let place = Place::new(configuration.user);
-    let repository = repository(&place);
+fn lie(how: &str, configuration: SandboxConfiguration) {
+    let (Some(python), Some(git)) = (system_python(), git()) else { return };
+    let fixture = SandboxFixture::new(configuration.user);
+    let repository = repository(&fixture);
     let began = Instant::now();
-    let mut command = place
-        .guard(configuration, &["--json", "--allow-unprotected-repositories", "--policy", &policy(&place)]);
-    let script = format!("cd repository && exec {python} -B {}/control.py {how} {git}", tools().display());
+    let mut command = fixture
+        .guard(configuration, &["--json", "--allow-unprotected-repositories", "--policy", &policy(&fixture)]);
+    let script =
+        format!("cd repository && exec {python} -B {}/control.py {how} {git}", probe_directory().display());
     let output = command.args(["/bin/sh", "-c", &script]).output().unwrap();
     let result: serde_json::Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{configuration:?} {how}: no result: {output:?}"));
@@ -71,22 +76,22 @@ fn lie(how: &str, configuration: Configuration) {
 #[test]
 fn lies_to_the_control_socket_change_nothing() {
     for how in ["forge", "garbage", "endless"] {
-        for configuration in configurations() {
+        for configuration in sandbox_configurations() {
             lie(how, configuration);
         }
     }
-    let Some((python, git)) = python().zip(git()) else { return };
-    let place = Place::new(User::Ordinary);
-    let repository = repository(&place);
-    let mut command: Command = place.command(python);
-    command.current_dir(&repository).arg(tools().join("control.py")).args(["forge", git]);
+    let Some((python, git)) = system_python().zip(git()) else { return };
+    let fixture = SandboxFixture::new(SandboxUser::Ordinary);
+    let repository = repository(&fixture);
+    let mut command: Command = fixture.command(python);
+    command.current_dir(&repository).arg(probe_directory().join("control.py")).args(["forge", git]);
     let report = Report::of(&command.output().unwrap());
     assert!(was_won(&repository), "without guard the same is done: {report:?}");
 }
 
 #[test]
 fn five_hundred_connections_do_not_stop_guard() {
-    for configuration in configurations() {
+    for configuration in sandbox_configurations() {
         lie("many", configuration);
     }
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Place, Report, User, configurations, eventually, python, tools};
+use super::Report;
+use crate::support::{
+    SandboxFixture, SandboxUser, holds_within, probe_directory, sandbox_configurations, system_python,
+};
 
 /// The processes that carry a marker in their command line.
 fn marked(marker: &str) -> Vec<i32> {
@@ -14,19 +17,22 @@ fn marked(marker: &str) -> Vec<i32> {
 
 #[test]
 fn nothing_outlives_a_run() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     for how in ["double-fork", "hangup", "closed", "restless", "many"] {
-        let run = |place: &Place, mut command: std::process::Command, marker: &str| {
-            command.arg(python).arg(tools().join("daemons.py")).args([how, marker]);
-            Report::of(&command.arg(place.work.join("alive")).output_without_waiting_for_daemons())
+        let run = |fixture: &SandboxFixture, mut command: std::process::Command, marker: &str| {
+            command.arg(python).arg(probe_directory().join("daemons.py")).args([how, marker]);
+            Report::of(&command.arg(fixture.work.join("alive")).output_without_waiting_for_daemons())
         };
-        for configuration in configurations() {
-            let place = Place::new(configuration.user);
-            let marker =
-                format!("guard-marker-{}-{}", std::process::id(), place.base.file_name().unwrap().display());
-            let report = run(&place, place.guard(configuration, &[]), &marker);
+        for configuration in sandbox_configurations() {
+            let fixture = SandboxFixture::new(configuration.user);
+            let marker = format!(
+                "guard-marker-{}-{}",
+                std::process::id(),
+                fixture.base.file_name().unwrap().display()
+            );
+            let report = run(&fixture, fixture.guard(configuration, &[]), &marker);
             let left = marked(&marker);
-            let size = || std::fs::metadata(place.work.join("alive")).map_or(0, |found| found.len());
+            let size = || std::fs::metadata(fixture.work.join("alive")).map_or(0, |found| found.len());
             let before = size();
             std::thread::sleep(Duration::from_millis(60));
             assert!(
@@ -37,23 +43,20 @@ fn nothing_outlives_a_run() {
             assert_eq!(size(), before, "{configuration:?} {how}: something still writes");
             assert!(report.status.success(), "{configuration:?} {how}: {report:?}");
         }
-        let place = Place::new(User::Ordinary);
+        let fixture = SandboxFixture::new(SandboxUser::Ordinary);
         let marker = format!("guard-marker-{}-bare-{how}", std::process::id());
-        run(&place, place.command("/usr/bin/env"), &marker);
-        let outlives = eventually(|| !marked(&marker).is_empty(), Duration::from_secs(2));
+        run(&fixture, fixture.command("/usr/bin/env"), &marker);
+        let outlives = holds_within(Duration::from_secs(2), || !marked(&marker).is_empty());
         // The restless ones are between two processes at times: until none was seen for a while.
-        let ended = eventually(
-            || {
-                for pid in marked(&marker) {
-                    let _ = nix::sys::signal::kill(
-                        nix::unistd::Pid::from_raw(pid),
-                        nix::sys::signal::Signal::SIGKILL,
-                    );
-                }
-                (0..20).all(|_| marked(&marker).is_empty())
-            },
-            Duration::from_secs(30),
-        );
+        let ended = holds_within(Duration::from_secs(30), || {
+            for pid in marked(&marker) {
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
+            }
+            (0..20).all(|_| marked(&marker).is_empty())
+        });
         assert!(outlives && ended, "without guard {how} should outlive its parent, and then be killed here");
     }
 }

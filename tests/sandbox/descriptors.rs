@@ -1,39 +1,45 @@
 //! Descriptors that guard was started with are not the run's.
 
-use super::{Place, Report, User, configurations, python, tools};
+use super::Report;
+use crate::support::{SandboxFixture, SandboxUser, probe_directory, sandbox_configurations, system_python};
 
 #[test]
 fn descriptors_are_not_inherited() {
-    let Some(python) = python() else { return };
-    let run = |place: &Place, program: Vec<String>| {
-        let file = place.file(&place.home.join("file"), "original");
-        let mut command = place.command(python);
-        command.arg("-B").arg(tools().join("descriptors.py")).arg("give").arg(&file).arg(&place.home);
+    let Some(python) = system_python() else { return };
+    let run = |fixture: &SandboxFixture, program: Vec<String>| {
+        let file = fixture.file(&fixture.home.join("file"), "original");
+        let mut command = fixture.command(python);
+        command
+            .arg("-B")
+            .arg(probe_directory().join("descriptors.py"))
+            .arg("give")
+            .arg(&file)
+            .arg(&fixture.home);
         let report = Report::of(&command.args(program).output().unwrap());
         let changed =
-            std::fs::read_to_string(&file).unwrap() != "original" || place.home.join("new").exists();
+            std::fs::read_to_string(&file).unwrap() != "original" || fixture.home.join("new").exists();
         (changed, report)
     };
     let probe = || {
         vec![
             python.to_string(),
             "-B".into(),
-            tools().join("descriptors.py").display().to_string(),
+            probe_directory().join("descriptors.py").display().to_string(),
             "use".into(),
         ]
     };
-    for user in User::available() {
-        let place = Place::new(user);
-        let (changed, report) = run(&place, probe());
+    for user in SandboxUser::available() {
+        let fixture = SandboxFixture::new(user);
+        let (changed, report) = run(&fixture, probe());
         assert!(changed, "bare: {report:?}");
     }
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let guard = place.guard(configuration, &[]);
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let guard = fixture.guard(configuration, &[]);
         let mut program = vec![guard.get_program().to_str().unwrap().to_string()];
         program.extend(guard.get_args().map(|word| word.to_str().unwrap().to_string()));
         program.extend(probe());
-        let (changed, report) = run(&place, program);
+        let (changed, report) = run(&fixture, program);
         assert!(!changed, "{configuration:?}: {report:?}");
         assert_eq!(report.value(), &serde_json::json!([]), "{configuration:?}: {report:?}");
     }

@@ -14,26 +14,34 @@ use serde_json::Value;
 use super::control::git;
 use super::exec::marker;
 use super::race::lost;
-use super::{Boundary, Configuration, Place, Report, User, configurations, eventually, python, skip, tools};
-use crate::support::{make_program, most_memory};
+use super::{Boundary, Report};
+use crate::support::{
+    ORDINARY, SandboxConfiguration, SandboxFixture, SandboxUser, holds_within, make_directory, make_program,
+    own_id, peak_memory, probe_directory, sandbox_configurations, set_mode, skip, system_python,
+};
 
 const PROBE: &str = "escapes.py";
 const SECRET: &str = "a secret that must not be read";
 
 /// Checks every configuration, all at the same time.
-fn everywhere(check: impl Fn(Configuration, &Place) + Sync) {
+fn everywhere(check: impl Fn(SandboxConfiguration, &SandboxFixture) + Sync) {
     let check = &check;
     std::thread::scope(|scope| {
-        for configuration in configurations() {
-            scope.spawn(move || check(configuration, &Place::new(configuration.user)));
+        for configuration in sandbox_configurations() {
+            scope.spawn(move || check(configuration, &SandboxFixture::new(configuration.user)));
         }
     });
 }
 
 /// The probe in the sandbox.
-fn probe(place: &Place, configuration: Configuration, options: &[&str], arguments: &[&str]) -> Command {
-    let mut command = place.guard(configuration, options);
-    command.arg(python().unwrap()).arg(tools().join(PROBE)).args(arguments);
+fn probe(
+    fixture: &SandboxFixture,
+    configuration: SandboxConfiguration,
+    options: &[&str],
+    arguments: &[&str],
+) -> Command {
+    let mut command = fixture.guard(configuration, options);
+    command.arg(system_python().unwrap()).arg(probe_directory().join(PROBE)).args(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -42,7 +50,7 @@ fn probe(place: &Place, configuration: Configuration, options: &[&str], argument
 fn watched(mut child: Child, patience: Duration) -> (Option<Output>, u64) {
     let (mut peak, began) = (0, Instant::now());
     while child.try_wait().unwrap().is_none() {
-        peak = peak.max(most_memory(child.id()) / 1024);
+        peak = peak.max(peak_memory(child.id()) / 1024);
         if began.elapsed() > patience {
             let _ = child.kill();
             let _ = child.wait();
@@ -64,11 +72,17 @@ fn grants(mut guard: Command) -> Vec<(PathBuf, String)> {
 }
 
 /// Neither would the secret be granted to this command, nor does it read it.
-fn is_not_granted(place: &Place, configuration: Configuration, secret: &Path, path: &str, words: &[&str]) {
+fn is_not_granted(
+    fixture: &SandboxFixture,
+    configuration: SandboxConfiguration,
+    secret: &Path,
+    path: &str,
+    words: &[&str],
+) {
     let run = |options: &[&str]| {
         // A planted repository alone would be a reason to refuse the run.
         let options = [options, &["--allow-unprotected-repositories"]].concat();
-        let mut guard = place.guard(configuration, &options);
+        let mut guard = fixture.guard(configuration, &options);
         guard.args(words).env("PATH", path);
         guard
     };
@@ -93,12 +107,12 @@ struct Door {
 }
 
 impl Door {
-    fn new(place: &Place) -> (Self, BTreeMap<String, String>) {
-        let name = place.base.file_name().unwrap().display();
+    fn new(fixture: &SandboxFixture) -> (Self, BTreeMap<String, String>) {
+        let name = fixture.base.file_name().unwrap().display();
         let folder = PathBuf::from(format!("/tmp/guard-door-{}-{name}", std::process::id()));
-        super::folder(&folder, Some(place.id), 0o755);
+        make_directory(&folder, Some(fixture.id), 0o755);
         let server = UnixListener::bind(folder.join("server")).unwrap();
-        super::set_mode(&folder.join("server"), 0o777);
+        set_mode(&folder.join("server"), 0o777);
         server.set_nonblocking(true).unwrap();
         let facts = BTreeMap::from([("door".to_string(), folder.display().to_string())]);
         (Self { folder, server }, facts)
@@ -121,23 +135,23 @@ fn no_way_through_proc_leads_to_the_machines_tmp() {
     }
     // A directory that can be read is no place for sockets, either.
     Boundary::new(PROBE, &["bind", "fd", "{outside}/planted"])
-        .check(|_| (), |place, (), _| place.outside.join("planted").exists());
+        .check(|_| (), |fixture, (), _| fixture.outside.join("planted").exists());
 }
 
 /// Who walks `/proc/self` in the run's place must not find itself: guard's standard output is ours.
 #[test]
 fn guards_own_descriptors_are_not_changed() {
-    let Some(python) = python() else { return };
-    let changed = |mut command: Command, place: &Place| {
+    let Some(python) = system_python() else { return };
+    let changed = |mut command: Command, fixture: &SandboxFixture| {
         let (mut ours, theirs) = std::io::pipe().unwrap();
-        std::os::unix::fs::fchown(&ours, Some(place.id), Some(place.id)).unwrap();
+        std::os::unix::fs::fchown(&ours, Some(fixture.id), Some(fixture.id)).unwrap();
         let mode = |end: &std::io::PipeReader| {
             let fd = std::os::fd::AsRawFd::as_raw_fd(end);
             std::fs::metadata(format!("/proc/self/fd/{fd}")).unwrap().mode()
         };
         let before = mode(&ours);
         // All three are pipes: the mode of `/dev/null` is the machine's.
-        command.arg(tools().join(PROBE)).arg("chmod-descriptors");
+        command.arg(probe_directory().join(PROBE)).arg("chmod-descriptors");
         command.stdin(Stdio::piped()).stderr(theirs.try_clone().unwrap()).stdout(theirs);
         let ended = command.status().unwrap();
         drop(command);
@@ -146,14 +160,14 @@ fn guards_own_descriptors_are_not_changed() {
         assert!(ended.success() && said.contains("errno"), "{ended} {said}");
         mode(&ours) != before
     };
-    for user in User::available() {
-        let place = Place::new(user);
-        assert!(changed(place.command(python), &place), "without guard it is one's own");
+    for user in SandboxUser::available() {
+        let fixture = SandboxFixture::new(user);
+        assert!(changed(fixture.command(python), &fixture), "without guard it is one's own");
     }
-    everywhere(|configuration, place| {
-        let mut guard = place.guard(configuration, &[]);
+    everywhere(|configuration, fixture| {
+        let mut guard = fixture.guard(configuration, &[]);
         guard.arg(python);
-        assert!(!changed(guard, place), "{configuration:?}");
+        assert!(!changed(guard, fixture), "{configuration:?}");
     });
 }
 
@@ -171,17 +185,17 @@ fn a_planted_git_file_gives_nothing() {
     everywhere(|configuration, _| {
         for plant in plants {
             for whole in [true, false] {
-                let place = Place::new(configuration.user);
-                let secret = place.file(&place.home.join("secret"), SECRET);
-                let common = if whole { "/" } else { place.home.to_str().unwrap() };
+                let fixture = SandboxFixture::new(configuration.user);
+                let secret = fixture.file(&fixture.home.join("secret"), SECRET);
+                let common = if whole { "/" } else { fixture.home.to_str().unwrap() };
                 // From a file: words on the command line are judged, and this would be refused at once.
-                place.file(&place.work.join("plant"), &plant.replace("COMMON", common));
+                fixture.file(&fixture.work.join("plant"), &plant.replace("COMMON", common));
                 let planted =
-                    place.guard(configuration, &[]).args(["/bin/sh", "-e", "plant"]).output().unwrap();
+                    fixture.guard(configuration, &[]).args(["/bin/sh", "-e", "plant"]).output().unwrap();
                 assert!(planted.status.success(), "{configuration:?}: {planted:?}");
-                assert!(place.work.join(".git").symlink_metadata().is_ok());
+                assert!(fixture.work.join(".git").symlink_metadata().is_ok());
                 let words = ["/bin/cat", secret.to_str().unwrap()];
-                is_not_granted(&place, configuration, &secret, PATH, &words);
+                is_not_granted(&fixture, configuration, &secret, PATH, &words);
             }
         }
     });
@@ -190,25 +204,25 @@ fn a_planted_git_file_gives_nothing() {
 #[test]
 fn a_linked_worktree_reads_its_repository() {
     let Some(git) = git() else { return };
-    everywhere(|configuration, place| {
-        let repository = place.base.join("repository");
+    everywhere(|configuration, fixture| {
+        let repository = fixture.base.join("repository");
         let run = |words: &[&str]| {
-            let mut command = place.command(git);
+            let mut command = fixture.command(git);
             command.args(["-c", "user.name=a", "-c", "user.email=a@b.c", "-C", repository.to_str().unwrap()]);
             assert!(command.args(words).status().unwrap().success(), "git {words:?}");
         };
-        super::folder(&repository, Some(place.id), 0o755);
+        make_directory(&repository, Some(fixture.id), 0o755);
         run(&["init", "-q", "-b", "main"]);
         run(&["commit", "-q", "--allow-empty", "-m", "the first commit"]);
-        run(&["worktree", "add", "-q", "-b", "task", place.work.to_str().unwrap()]);
+        run(&["worktree", "add", "-q", "-b", "task", fixture.work.to_str().unwrap()]);
         let read =
-            place.guard(configuration, &[]).args(["git", "log", "-1", "--format=%s"]).output().unwrap();
+            fixture.guard(configuration, &[]).args(["git", "log", "-1", "--format=%s"]).output().unwrap();
         assert_eq!(
             String::from_utf8_lossy(&read.stdout),
             "the first commit\n",
             "{configuration:?}: {read:?}"
         );
-        let mut guard = place.guard(configuration, &["--dry-run", "--json"]);
+        let mut guard = fixture.guard(configuration, &["--dry-run", "--json"]);
         guard.arg("/bin/true");
         let found = grants(guard);
         assert!(
@@ -222,25 +236,25 @@ fn a_linked_worktree_reads_its_repository() {
 /// A `.git` above the working directory makes that directory readable: only if it is one's own.
 #[test]
 fn a_git_folder_of_somebody_else_gives_nothing() {
-    if super::own_id() != 0 {
+    if own_id() != 0 {
         return skip("a `.git` of somebody else", "the tests were not started by root");
     }
-    everywhere(|configuration, place| {
-        for (owner, is_granted) in [(place.id, true), (super::ORDINARY + 1, false)] {
-            let mut place = Place::new(configuration.user);
-            let tree = place.base.join("tree");
+    everywhere(|configuration, fixture| {
+        for (owner, is_granted) in [(fixture.id, true), (ORDINARY + 1, false)] {
+            let mut fixture = SandboxFixture::new(configuration.user);
+            let tree = fixture.base.join("tree");
             for folder in [&tree, &tree.join(".git"), &tree.join("part")] {
-                super::folder(folder, Some(place.id), 0o755);
+                make_directory(folder, Some(fixture.id), 0o755);
             }
             chown(tree.join(".git"), Some(owner), Some(owner)).unwrap();
-            let secret = place.file(&tree.join("secret"), SECRET);
-            place.work = tree.join("part");
+            let secret = fixture.file(&tree.join("secret"), SECRET);
+            fixture.work = tree.join("part");
             if is_granted {
-                let read = place.guard(configuration, &[]).arg("/bin/cat").arg(&secret).output().unwrap();
+                let read = fixture.guard(configuration, &[]).arg("/bin/cat").arg(&secret).output().unwrap();
                 assert_eq!(String::from_utf8_lossy(&read.stdout), SECRET, "{configuration:?}: {read:?}");
             } else {
                 let words = ["/bin/cat", secret.to_str().unwrap()];
-                is_not_granted(&place, configuration, &secret, PATH, &words);
+                is_not_granted(&fixture, configuration, &secret, PATH, &words);
             }
         }
     });
@@ -251,11 +265,14 @@ fn a_git_folder_of_somebody_else_gives_nothing() {
 fn a_git_folder_in_tmp_gives_nothing() {
     let script = "mount -t tmpfs tmpfs /tmp && mkdir /tmp/.git /tmp/work && cd /tmp/work && \
                   exec \"$0\" run --dry-run --json -- /bin/true";
-    let place = Place::new(User::available()[0]);
-    let mut command = place.command("unshare");
-    command.args(["-m", "/bin/sh", "-c", script]).arg(tools().join("guard"));
-    let can =
-        place.command("unshare").args(["-m", "/bin/true"]).output().is_ok_and(|ran| ran.status.success());
+    let fixture = SandboxFixture::new(SandboxUser::available()[0]);
+    let mut command = fixture.command("unshare");
+    command.args(["-m", "/bin/sh", "-c", script]).arg(probe_directory().join("guard"));
+    let can = fixture
+        .command("unshare")
+        .args(["-m", "/bin/true"])
+        .output()
+        .is_ok_and(|outcome| outcome.status.success());
     if !can {
         return skip("a `.git` in /tmp", "no /tmp of the test's own can be made");
     }
@@ -267,30 +284,32 @@ fn a_git_folder_in_tmp_gives_nothing() {
 /// The path is the shim's when it is judged, and the refused program's when it is started.
 #[test]
 fn links_to_the_shim_do_not_win() {
-    lost("process", "250", |place| {
+    lost("process", "250", |fixture| {
         let link = |name: &str, target: &Path| {
-            let link = place.work.join(name);
+            let link = fixture.work.join(name);
             symlink(target, &link).unwrap();
             link.display().to_string()
         };
-        (link("x-a", &place.shim()), link("x-b", &marker(place)))
+        (link("x-a", &fixture.shim()), link("x-b", &marker(fixture)))
     });
-    lost("link", "250", |place| (place.shim().display().to_string(), marker(place).display().to_string()));
+    lost("link", "250", |fixture| {
+        (fixture.shim().display().to_string(), marker(fixture).display().to_string())
+    });
 }
 
 #[test]
 fn arguments_on_many_pages_cost_guard_nothing() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
-    everywhere(|configuration, place| {
-        let mut command = probe(place, configuration, &[], &["argv", "250000"]);
+    everywhere(|configuration, fixture| {
+        let mut command = probe(fixture, configuration, &[], &["argv", "250000"]);
         let (output, peak) = watched(command.spawn().unwrap(), Duration::from_secs(40));
         let report = Report::of(&output.unwrap_or_else(|| panic!("{configuration:?}: guard did not end")));
         assert_eq!(report.value()["refused"], "E2BIG", "{configuration:?}: {report:?}");
         assert!(report.value()["seconds"].as_f64().unwrap() < 5.0, "{configuration:?}: {report:?}");
         assert!((1..100).contains(&peak), "{configuration:?}: {peak} MiB");
-        let mut command = probe(place, configuration, &["--max-duration", "2"], &["argv-endless", "60000"]);
+        let mut command = probe(fixture, configuration, &["--max-duration", "2"], &["argv-endless", "60000"]);
         let began = Instant::now();
         let (output, peak) = watched(command.spawn().unwrap(), Duration::from_secs(30));
         assert!(output.is_some(), "{configuration:?}: the limit did not end the run");
@@ -301,12 +320,12 @@ fn arguments_on_many_pages_cost_guard_nothing() {
 
 #[test]
 fn names_of_files_do_not_write_on_the_terminal() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
-    everywhere(|configuration, place| {
-        let quiet = probe(place, configuration, &[], &["names"]);
-        let mut loud = place.command(quiet.get_program());
+    everywhere(|configuration, fixture| {
+        let quiet = probe(fixture, configuration, &[], &["names"]);
+        let mut loud = fixture.command(quiet.get_program());
         let output = loud.args(quiet.get_args().filter(|word| *word != "--quiet")).output().unwrap();
         let words = String::from_utf8(output.stderr).unwrap();
         assert!(words.matches("owned").count() >= 2, "{configuration:?}: the names are told: {words}");
@@ -321,12 +340,12 @@ fn names_of_files_do_not_write_on_the_terminal() {
 /// A file as standard input is there as its bytes (see `metadata` for what cannot be done to it).
 #[test]
 fn standard_input_that_is_a_file_arrives() {
-    everywhere(|configuration, place| {
+    everywhere(|configuration, fixture| {
         let text = (0..300_000).map(|number| number.to_string()).collect::<Vec<_>>().join("\n");
-        let file = place.file(&place.home.join("input"), &text);
+        let file = fixture.file(&fixture.home.join("input"), &text);
         let feed = |input: &Path, script: &str| {
             let input = std::fs::File::open(input).unwrap();
-            let mut guard = place.guard(configuration, &[]);
+            let mut guard = fixture.guard(configuration, &[]);
             guard.args(["/bin/sh", "-c", script]).stdin(Stdio::from(input)).output().unwrap()
         };
         let whole = feed(&file, "cat");
@@ -337,7 +356,7 @@ fn standard_input_that_is_a_file_arrives() {
         // Nobody reads it, or only a part: guard ends all the same.
         assert!(feed(&file, "true").status.success(), "{configuration:?}");
         assert_eq!(feed(&file, "head -n 1").stdout, b"0\n", "{configuration:?}");
-        let folder = feed(&place.home, "cat; ls /proc/self/fd/0/; cat /proc/self/fd/0/input");
+        let folder = feed(&fixture.home, "cat; ls /proc/self/fd/0/; cat /proc/self/fd/0/input");
         assert!(folder.stdout.is_empty(), "{configuration:?}: {folder:?}");
     });
 }
@@ -345,33 +364,37 @@ fn standard_input_that_is_a_file_arrives() {
 /// A named pipe, and a device (one of the test's own, never the machine's), keep their modes as standard input.
 #[test]
 fn standard_input_that_is_a_pipe_or_a_device_stays() {
-    let Some(python) = python() else { return };
-    let changed = |mut command: Command, place: &Place, kind: &[&str]| {
-        let path = place.home.join("input");
+    let Some(python) = system_python() else { return };
+    let changed = |mut command: Command, fixture: &SandboxFixture, kind: &[&str]| {
+        let path = fixture.home.join("input");
         let made = Command::new("mknod").arg(&path).args(kind).status().is_ok_and(|ended| ended.success());
         if !made {
             skip(&format!("standard input as mknod {kind:?}"), "it cannot be made here");
             return None;
         }
-        super::set_mode(&path, 0o666);
-        chown(&path, Some(place.id), Some(place.id)).unwrap();
+        set_mode(&path, 0o666);
+        chown(&path, Some(fixture.id), Some(fixture.id)).unwrap();
         let Ok(input) = std::fs::File::options().read(true).write(true).open(&path) else {
             skip(&format!("standard input as mknod {kind:?}"), "it cannot be opened here");
             return None;
         };
-        command.arg(python).arg(tools().join("metadata.py")).args(["fchmod", "stdin", "input"]);
+        command.arg(python).arg(probe_directory().join("metadata.py")).args(["fchmod", "stdin", "input"]);
         let report = Report::of(&command.stdin(Stdio::from(input)).output().unwrap());
         assert!(report.errno().is_some(), "{report:?}");
         Some(std::fs::metadata(path).unwrap().mode() & 0o777 != 0o666)
     };
     for kind in [["p"].as_slice(), &["c", "1", "3"]] {
-        for user in User::available() {
-            let place = Place::new(user);
-            assert_ne!(changed(place.command("/usr/bin/env"), &place, kind), Some(false), "bare {kind:?}");
+        for user in SandboxUser::available() {
+            let fixture = SandboxFixture::new(user);
+            assert_ne!(
+                changed(fixture.command("/usr/bin/env"), &fixture, kind),
+                Some(false),
+                "bare {kind:?}"
+            );
         }
         everywhere(|configuration, _| {
-            let place = Place::new(configuration.user);
-            let changed = changed(place.guard(configuration, &[]), &place, kind);
+            let fixture = SandboxFixture::new(configuration.user);
+            let changed = changed(fixture.guard(configuration, &[]), &fixture, kind);
             assert_ne!(changed, Some(true), "{configuration:?} {kind:?}");
         });
     }
@@ -408,45 +431,47 @@ fn a_program_that_leads_into_the_working_folder_grants_nothing() {
 fn named_by_an_agent(ways: &[(&str, &str)]) {
     everywhere(|configuration, _| {
         for (plant, program) in ways {
-            let place = Place::new(configuration.user);
+            let fixture = SandboxFixture::new(configuration.user);
             for folder in ["x", "x/bin", "x/lib"] {
-                super::folder(&place.home.join(folder), Some(place.id), 0o755);
+                make_directory(&fixture.home.join(folder), Some(fixture.id), 0o755);
             }
-            let secret = place.home.join("x/bin/tool");
+            let secret = fixture.home.join("x/bin/tool");
             make_program(&secret, format!("#!/bin/cat\n{SECRET}"));
-            symlink(place.work.join("t"), place.outside.join("linked")).unwrap();
-            make_program(&place.outside.join("through-env"), "#!/usr/bin/env python9\n");
+            symlink(fixture.work.join("t"), fixture.outside.join("linked")).unwrap();
+            make_program(&fixture.outside.join("through-env"), "#!/usr/bin/env python9\n");
             let script = plant.replace("SECRET", secret.to_str().unwrap());
-            let script = script.replace("HOME", place.home.to_str().unwrap());
+            let script = script.replace("HOME", fixture.home.to_str().unwrap());
             let script = format!("{script}; chmod -f +x t python9 v/bin/t || true");
-            let planted = place.guard(configuration, &[]).args(["/bin/sh", "-c", &script]).output().unwrap();
+            let planted =
+                fixture.guard(configuration, &[]).args(["/bin/sh", "-c", &script]).output().unwrap();
             assert!(planted.status.success(), "{configuration:?}: {planted:?}");
-            let path = format!("{PATH}:{}", place.work.display());
-            let program = place.base.join(program);
-            is_not_granted(&place, configuration, &secret, &path, &[program.to_str().unwrap()]);
+            let path = format!("{PATH}:{}", fixture.work.display());
+            let program = fixture.base.join(program);
+            is_not_granted(&fixture, configuration, &secret, &path, &[program.to_str().unwrap()]);
         }
     });
 }
 
 /// A policy that lets the run reach its own servers.
-fn loopback_policy(place: &Place) -> String {
+fn loopback_policy(fixture: &SandboxFixture) -> String {
     let text = "version = 1\nname = \"local\"\nextends = \"strict\"\n\
         description = \"strict, and own servers can be reached.\"\n\n[network]\noverride = true\nloopback = true\n";
-    place.file(&place.outside.join("local.toml"), text).display().to_string()
+    fixture.file(&fixture.outside.join("local.toml"), text).display().to_string()
 }
 
 #[test]
 fn a_port_of_ones_own_does_not_open_that_of_somebody_else() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
-    everywhere(|configuration, place| {
-        let policy = loopback_policy(place);
+    everywhere(|configuration, fixture| {
+        let policy = loopback_policy(fixture);
         for way in ["other", "other-mapped", "six"] {
             let server = TcpListener::bind("127.0.0.1:0").unwrap();
             server.set_nonblocking(true).unwrap();
             let port = server.local_addr().unwrap().port().to_string();
-            let mut command = probe(place, configuration, &["--policy", &policy], &["loopback", way, &port]);
+            let mut command =
+                probe(fixture, configuration, &["--policy", &policy], &["loopback", way, &port]);
             let report = Report::of(&command.output().unwrap());
             assert!(report.succeeded(), "{configuration:?} {way}: {report:?}");
             assert!(server.accept().is_err(), "{configuration:?} {way}: {report:?}");
@@ -457,17 +482,21 @@ fn a_port_of_ones_own_does_not_open_that_of_somebody_else() {
 /// A server outside that shares its port with everybody of the same user does not share it with the run.
 #[test]
 fn a_shared_port_does_not_lead_outside() {
-    let Some(python) = python() else { return };
-    everywhere(|configuration, place| {
-        let mut outside = place.command(python);
-        outside.arg(tools().join(PROBE)).arg("sharing-server").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Some(python) = system_python() else { return };
+    everywhere(|configuration, fixture| {
+        let mut outside = fixture.command(python);
+        outside
+            .arg(probe_directory().join(PROBE))
+            .arg("sharing-server")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut outside = outside.spawn().unwrap();
         let mut said = BufReader::new(outside.stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
-        let policy = loopback_policy(place);
+        let policy = loopback_policy(fixture);
         let mut command =
-            probe(place, configuration, &["--policy", &policy], &["loopback", "shared", line.trim()]);
+            probe(fixture, configuration, &["--policy", &policy], &["loopback", "shared", line.trim()]);
         let report = Report::of(&command.output().unwrap());
         drop(outside.stdin.take());
         let mut end = String::new();
@@ -481,14 +510,14 @@ fn a_shared_port_does_not_lead_outside() {
 
 #[test]
 fn ones_own_servers_are_reached() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
     let six = TcpListener::bind("[::1]:0").is_ok();
-    everywhere(|configuration, place| {
-        let policy = loopback_policy(place);
+    everywhere(|configuration, fixture| {
+        let policy = loopback_policy(fixture);
         for address in ["127.0.0.1", "127.0.0.2", "::1"].iter().filter(|address| six || **address != "::1") {
-            let mut command = probe(place, configuration, &["--policy", &policy], &["own-server", address]);
+            let mut command = probe(fixture, configuration, &["--policy", &policy], &["own-server", address]);
             let report = Report::of(&command.output().unwrap());
             assert_eq!(report.value(), "hello", "{configuration:?} {address}: {report:?}");
         }
@@ -497,25 +526,22 @@ fn ones_own_servers_are_reached() {
 
 #[test]
 fn a_port_that_was_ones_own_is_not_reached_any_more() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
-    everywhere(|configuration, place| {
-        let policy = loopback_policy(place);
-        let child = probe(place, configuration, &["--policy", &policy], &["left-port"]).spawn().unwrap();
+    everywhere(|configuration, fixture| {
+        let policy = loopback_policy(fixture);
+        let child = probe(fixture, configuration, &["--policy", &policy], &["left-port"]).spawn().unwrap();
         let mut port = 0;
         let said =
-            || std::fs::read_to_string(place.work.join("port")).unwrap_or_default().parse().unwrap_or(0);
-        eventually(
-            || {
-                port = said();
-                port != 0
-            },
-            Duration::from_secs(20),
-        );
+            || std::fs::read_to_string(fixture.work.join("port")).unwrap_or_default().parse().unwrap_or(0);
+        holds_within(Duration::from_secs(20), || {
+            port = said();
+            port != 0
+        });
         let server = TcpListener::bind(("127.0.0.1", port)).unwrap();
         server.set_nonblocking(true).unwrap();
-        place.file(&place.work.join("taken"), "");
+        fixture.file(&fixture.work.join("taken"), "");
         let report = Report::of(&child.wait_with_output().unwrap());
         assert!(port != 0 && report.errno().is_some_and(|errno| errno != 0), "{configuration:?}: {report:?}");
         assert!(server.accept().is_err(), "{configuration:?}: {report:?}");
@@ -524,13 +550,13 @@ fn a_port_that_was_ones_own_is_not_reached_any_more() {
 
 #[test]
 fn connects_in_flight_do_not_keep_guard_from_ending() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
     everywhere(|configuration, _| {
         for _ in 0..5 {
-            let place = Place::new(configuration.user);
-            let child = probe(&place, configuration, &["--json"], &["in-flight"]).spawn().unwrap();
+            let fixture = SandboxFixture::new(configuration.user);
+            let child = probe(&fixture, configuration, &["--json"], &["in-flight"]).spawn().unwrap();
             let (output, _) = watched(child, Duration::from_secs(20));
             let output = output.unwrap_or_else(|| panic!("{configuration:?}: guard did not end"));
             let result: Value =
@@ -547,13 +573,13 @@ fn connects_in_flight_do_not_keep_guard_from_ending() {
 
 /// So many rounds of sixty-four questions at once, of so many words of a length.
 fn flood(rounds: &str, words: &str, length: &str) {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
     // One will do: the socket is answered by the same code whatever the run sees, and what is sent is much already.
-    for configuration in configurations().into_iter().rev().take(1) {
-        let place = Place::new(configuration.user);
-        let mut command = probe(&place, configuration, &[], &["control-flood", rounds, words, length]);
+    for configuration in sandbox_configurations().into_iter().rev().take(1) {
+        let fixture = SandboxFixture::new(configuration.user);
+        let mut command = probe(&fixture, configuration, &[], &["control-flood", rounds, words, length]);
         let (output, peak) = watched(command.spawn().unwrap(), Duration::from_secs(60));
         let report = Report::of(&output.unwrap_or_else(|| panic!("{configuration:?}: guard did not end")));
         assert_eq!(report.value()["answer"], "00", "{configuration:?}: {report:?}");
@@ -577,11 +603,11 @@ fn large_questions_do_not_add_up() {
 
 #[test]
 fn a_question_that_trickles_is_cut() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
-    everywhere(|configuration, place| {
-        let report = Report::of(&probe(place, configuration, &[], &["control-trickle"]).output().unwrap());
+    everywhere(|configuration, fixture| {
+        let report = Report::of(&probe(fixture, configuration, &[], &["control-trickle"]).output().unwrap());
         let seconds = report.value().as_i64();
         assert!(seconds.is_some_and(|seconds| (3..=10).contains(&seconds)), "{configuration:?}: {report:?}");
     });

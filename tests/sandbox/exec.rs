@@ -4,13 +4,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::Report;
 use super::control::{git, policy, repository, was_won};
-use super::{Configuration, Place, Report, User, configurations, python, tools};
-use crate::support::copy_program;
+use crate::support::{
+    SandboxConfiguration, SandboxFixture, SandboxUser, copy_program, probe_directory, sandbox_configurations,
+    skip, system_python,
+};
 
 /// `strict`, and the programs of these tests are refused, too.
-pub(super) fn marker_policy(place: &Place) -> PathBuf {
-    let path = place.outside.join("marked.toml");
+pub(super) fn marker_policy(fixture: &SandboxFixture) -> PathBuf {
+    let path = fixture.outside.join("marked.toml");
     let text = "version = 1\nname = \"marked\"\nextends = \"strict\"\n\
         description = \"strict, and one program more is refused.\"\n\n[[command]]\nid = \"test.marker\"\n\
         program = [\"marker\", \"touch\"]\naction = \"deny\"\nreason = \"The test says so.\"\ninstead = \"Nothing.\"\n";
@@ -19,8 +22,8 @@ pub(super) fn marker_policy(place: &Place) -> PathBuf {
 }
 
 /// A program that leaves a file behind, under a name that the policy refuses.
-pub(super) fn marker(place: &Place) -> PathBuf {
-    let path = place.outside.join("marker");
+pub(super) fn marker(fixture: &SandboxFixture) -> PathBuf {
+    let path = fixture.outside.join("marker");
     copy_program(Path::new("/usr/bin/touch"), &path);
     path
 }
@@ -81,16 +84,16 @@ fn is_possible(way: &str) -> bool {
     };
     let there = Path::new(needed).exists();
     if !there {
-        super::skip(&format!("a refused program through {way}"), &format!("there is no {needed}"));
+        skip(&format!("a refused program through {way}"), &format!("there is no {needed}"));
     }
     there
 }
 
-fn denials(place: &Place) -> Vec<(String, String)> {
+fn denials(fixture: &SandboxFixture) -> Vec<(String, String)> {
     let of = |event: &Value| {
         Some((event["event_type"].as_str()?.to_string(), event["data"]["rule"].as_str()?.to_string()))
     };
-    place.events().iter().filter_map(of).filter(|(kind, _)| kind.starts_with("deny.")).collect()
+    fixture.events().iter().filter_map(of).filter(|(kind, _)| kind.starts_with("deny.")).collect()
 }
 
 fn in_parallel(ways: &[&str], check: impl Fn(&str) -> Vec<String> + Sync) {
@@ -107,10 +110,14 @@ fn in_parallel(ways: &[&str], check: impl Fn(&str) -> Vec<String> + Sync) {
 
 #[test]
 fn git_checkout_stays_refused_in_every_disguise() {
-    let (Some(python), Some(git)) = (python(), git()) else { return };
-    let probe = |place: &Place, mut command: std::process::Command, way: &str| {
-        let repository = repository(place);
-        command.args([python, "-B"]).arg(tools().join("exec.py")).args([way, git, "-C"]).arg(&repository);
+    let (Some(python), Some(git)) = (system_python(), git()) else { return };
+    let probe = |fixture: &SandboxFixture, mut command: std::process::Command, way: &str| {
+        let repository = repository(fixture);
+        command
+            .args([python, "-B"])
+            .arg(probe_directory().join("exec.py"))
+            .args([way, git, "-C"])
+            .arg(&repository);
         let report = Report::of(&command.args(["checkout", "-q", "-b", "won"]).output().unwrap());
         (was_won(&repository), report)
     };
@@ -119,23 +126,23 @@ fn git_checkout_stays_refused_in_every_disguise() {
         if !is_possible(way) {
             return failures;
         }
-        let place = Place::new(User::Ordinary);
-        let (won, report) = probe(&place, place.command("/usr/bin/env"), way);
+        let fixture = SandboxFixture::new(SandboxUser::Ordinary);
+        let (won, report) = probe(&fixture, fixture.command("/usr/bin/env"), way);
         if !won {
             failures.push(format!("without guard {way} should work: {report:?}"));
         }
-        for configuration in configurations() {
-            let place = Place::new(configuration.user);
-            let command = place
-                .guard(configuration, &["--allow-unprotected-repositories", "--policy", &policy(&place)]);
-            let (won, report) = probe(&place, command, way);
+        for configuration in sandbox_configurations() {
+            let fixture = SandboxFixture::new(configuration.user);
+            let command = fixture
+                .guard(configuration, &["--allow-unprotected-repositories", "--policy", &policy(&fixture)]);
+            let (won, report) = probe(&fixture, command, way);
             if won {
                 failures.push(format!("{configuration:?} {way} does not hold: {report:?}"));
             }
             // With mounts of its own, what leads through a link into /proc/self is not even found.
             let unfound = way == "through-linked-cwd" && configuration.namespaces;
-            if report.errno().is_none() || denials(&place).is_empty() && !unfound {
-                failures.push(format!("{configuration:?} {way}: {:?} {report:?}", denials(&place)));
+            if report.errno().is_none() || denials(&fixture).is_empty() && !unfound {
+                failures.push(format!("{configuration:?} {way}: {:?} {report:?}", denials(&fixture)));
             }
         }
         failures
@@ -145,7 +152,7 @@ fn git_checkout_stays_refused_in_every_disguise() {
 /// By the name of a program in a policy of one's own; its copies are not known, so only what keeps the file.
 #[test]
 fn a_program_of_a_policys_own_stays_refused() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     let copies = [
         "copy",
         "renamed",
@@ -160,37 +167,37 @@ fn a_program_of_a_policys_own_stays_refused() {
         "through-linked-cwd",
     ];
     let ways: Vec<&str> = ALL.iter().copied().filter(|way| !copies.contains(way)).collect();
-    let run = |place: &Place, configuration: Option<Configuration>, way: &str| {
-        let (policy, marker) = (marker_policy(place), marker(place));
+    let run = |fixture: &SandboxFixture, configuration: Option<SandboxConfiguration>, way: &str| {
+        let (policy, marker) = (marker_policy(fixture), marker(fixture));
         let mut command = match configuration {
-            Some(configuration) => place.guard(configuration, &["--policy", policy.to_str().unwrap()]),
-            None => place.command("/usr/bin/env"),
+            Some(configuration) => fixture.guard(configuration, &["--policy", policy.to_str().unwrap()]),
+            None => fixture.command("/usr/bin/env"),
         };
         command
             .args([python, "-B"])
-            .arg(tools().join("exec.py"))
+            .arg(probe_directory().join("exec.py"))
             .arg(way)
             .arg(marker)
-            .arg(place.work.join("won"));
+            .arg(fixture.work.join("won"));
         let report = Report::of(&command.output().unwrap());
-        (place.work.join("won").exists(), report)
+        (fixture.work.join("won").exists(), report)
     };
     in_parallel(&ways, |way| {
         let mut failures = Vec::new();
         if !is_possible(way) {
             return failures;
         }
-        let (won, report) = run(&Place::new(User::Ordinary), None, way);
+        let (won, report) = run(&SandboxFixture::new(SandboxUser::Ordinary), None, way);
         if !won {
             failures.push(format!("without guard {way} should work: {report:?}"));
         }
-        for configuration in configurations() {
-            let place = Place::new(configuration.user);
-            let (won, report) = run(&place, Some(configuration), way);
-            let named = denials(&place).iter().any(|(_, rule)| rule == "test.marker");
+        for configuration in sandbox_configurations() {
+            let fixture = SandboxFixture::new(configuration.user);
+            let (won, report) = run(&fixture, Some(configuration), way);
+            let named = denials(&fixture).iter().any(|(_, rule)| rule == "test.marker");
             if won || !named {
                 failures
-                    .push(format!("{configuration:?} {way}: won {won}, {:?} {report:?}", denials(&place)));
+                    .push(format!("{configuration:?} {way}: won {won}, {:?} {report:?}", denials(&fixture)));
             }
         }
         failures
@@ -200,11 +207,11 @@ fn a_program_of_a_policys_own_stays_refused() {
 /// Without arguments, and with very many: the program is refused all the same, and the transcript says which rule.
 #[test]
 fn no_arguments_and_very_many_are_judged() {
-    let Some(python) = python() else { return };
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let (policy, marker) = (marker_policy(&place), marker(&place));
-        let won = place.work.join("won");
+    let Some(python) = system_python() else { return };
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let (policy, marker) = (marker_policy(&fixture), marker(&fixture));
+        let won = fixture.work.join("won");
         // Refused by name, whatever its words are; the last of very many is the one that would leave something.
         let code = format!(
             "import ctypes, os\nlibc = ctypes.CDLL(None)\np = {marker:?}.encode()\n\
@@ -212,9 +219,9 @@ fn no_arguments_and_very_many_are_judged() {
              if os.fork() == 0:\n    try:\n        os.execv(p, [p] + [b'-c'] * 100000 + [b'--', {won:?}.encode()])\n    finally:\n        os._exit(1)\n\
              os.wait()\nprint('{{\"errno\": 0}}')\n",
         );
-        let mut command = place.guard(configuration, &["--policy", policy.to_str().unwrap()]);
+        let mut command = fixture.guard(configuration, &["--policy", policy.to_str().unwrap()]);
         let report = Report::of(&command.args([python, "-c", &code]).output().unwrap());
-        let rules: Vec<String> = denials(&place).into_iter().map(|(_, rule)| rule).collect();
+        let rules: Vec<String> = denials(&fixture).into_iter().map(|(_, rule)| rule).collect();
         assert!(report.succeeded() && !won.exists(), "{configuration:?}: {report:?}");
         assert_eq!(
             rules.iter().filter(|rule| *rule == "test.marker").count(),
@@ -225,14 +232,14 @@ fn no_arguments_and_very_many_are_judged() {
 }
 
 /// Runs Python code under `strict` in every configuration; it must say that it succeeded. Then looks at what is left.
-fn python_succeeds(code: &str, look: impl Fn(Configuration, &Place)) {
-    let Some(python) = python() else { return };
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let mut command = place.guard(configuration, &["--policy", "strict"]);
+fn python_succeeds(code: &str, look: impl Fn(SandboxConfiguration, &SandboxFixture)) {
+    let Some(python) = system_python() else { return };
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let mut command = fixture.guard(configuration, &["--policy", "strict"]);
         let report = Report::of(&command.args([python, "-c", code]).output().unwrap());
         assert!(report.succeeded(), "{configuration:?}: {report:?}");
-        look(configuration, &place);
+        look(configuration, &fixture);
     }
 }
 
@@ -272,14 +279,18 @@ time.sleep(0.1)
 refused("last")
 print('{"errno": 0}')
 "##;
-    python_succeeds(code, |configuration, place| {
+    python_succeeds(code, |configuration, fixture| {
         for name in ["filtered", "threaded", "last"] {
-            let said = std::fs::read_to_string(place.work.join(name)).unwrap_or_default();
+            let said = std::fs::read_to_string(fixture.work.join(name)).unwrap_or_default();
             assert_eq!(said, "127", "{configuration:?}: {name}");
             let is_told = |event: &Value| {
                 event["event_type"] == "deny.exec" && event["message"].to_string().contains(name)
             };
-            assert!(place.events().iter().any(is_told), "{configuration:?}: {name}: {:#?}", place.events());
+            assert!(
+                fixture.events().iter().any(is_told),
+                "{configuration:?}: {name}: {:#?}",
+                fixture.events()
+            );
         }
     });
 }
@@ -321,8 +332,8 @@ run(b"./nested", [b"called", b"one"], [])
 run(b"./nested", None, None)
 print('{"errno": 0}')
 "##;
-    python_succeeds(code, |configuration, place| {
-        let events = place.events();
+    python_succeeds(code, |configuration, fixture| {
+        let events = fixture.events();
         let of = |kind: &str| events.iter().filter(|event| event["event_type"] == kind).count();
         assert!(of("exec") >= 11 + 8 * 40, "{configuration:?}: {} programs were recorded", of("exec"));
         assert_eq!((of("exec.changed"), of("deny.exec")), (0, 0), "{configuration:?}");
@@ -367,8 +378,8 @@ assert child(execve(b"./garbage", b"garbage", b"never-format")) == 99 << 8
 assert child(execve(b"/usr/bin/true", b"true", b"really")) == 0
 print('{"errno": 0}')
 "##;
-    python_succeeds(code, |configuration, place| {
-        let events = place.events();
+    python_succeeds(code, |configuration, fixture| {
+        let events = fixture.events();
         let of = |kind: &str, word: &str| {
             let first = |event: &Value| event["data"]["argv"][1].as_str().unwrap_or_default().to_string();
             let is_it = |event: &&Value| event["event_type"] == kind && first(event).starts_with(word);
@@ -417,8 +428,8 @@ start("/usr/bin/git", *filler, "checkout", "-b", "behind-the-settings")
 start("/usr/bin/git", *filler, "log", *(["path" * 25] * 1000))
 print('{"errno": 0}')
 "##;
-    python_succeeds(code, |configuration, place| {
-        let events = place.events();
+    python_succeeds(code, |configuration, fixture| {
+        let events = fixture.events();
         let of = |kind: &str, word: &str| -> Vec<Value> {
             let is_it = |event: &&Value| {
                 let argv = event["data"]["argv"].as_array().cloned().unwrap_or_default();
@@ -449,11 +460,11 @@ print('{"errno": 0}')
 /// Without the second look nobody knows whether an allowed start happened, and the record does not say so.
 #[test]
 fn without_verification_a_start_is_recorded_as_allowed() {
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let mut command = place.guard(configuration, &["--no-verify"]);
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let mut command = fixture.guard(configuration, &["--no-verify"]);
         assert!(command.args(["/bin/sh", "-c", "/usr/bin/true one"]).status().unwrap().success());
-        let events = place.events();
+        let events = fixture.events();
         let of = |kind: &str| events.iter().filter(|event| event["event_type"] == kind).count();
         assert_eq!((of("exec"), of("exec.allowed")), (0, 2), "{configuration:?}: {events:#?}");
     }
@@ -475,7 +486,7 @@ for _ in range(300):
     os.waitpid(child, 0)
 print('{"errno": 0}')
 "#;
-    python_succeeds(code, |configuration, place| assert_eq!(denials(place), [], "{configuration:?}"));
+    python_succeeds(code, |configuration, fixture| assert_eq!(denials(fixture), [], "{configuration:?}"));
 }
 
 /// However many connects wait, a shim is told why something is refused.
@@ -507,13 +518,13 @@ fn a_static_program_of_many_names_is_refused() {
     let Some(busybox) =
         ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists())
     else {
-        return super::skip("a refused command of busybox", "there is no busybox");
+        return skip("a refused command of busybox", "there is no busybox");
     };
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let policy = marker_policy(&place);
-        let won = place.work.join("won");
-        let mut command = place.guard(configuration, &["--policy", policy.to_str().unwrap()]);
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let policy = marker_policy(&fixture);
+        let won = fixture.work.join("won");
+        let mut command = fixture.guard(configuration, &["--policy", policy.to_str().unwrap()]);
         let output = command.args([busybox, "touch"]).arg(&won).output().unwrap();
         assert!(!won.exists(), "{configuration:?}: {output:?}");
     }

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Boundary, Place, configurations};
+use super::Boundary;
+use crate::support::{SandboxFixture, make_directory, sandbox_configurations};
 
 /// Everything that lies in a directory, with its kind and content.
 fn content(folder: &Path) -> Vec<(PathBuf, String)> {
@@ -21,21 +22,22 @@ fn content(folder: &Path) -> Vec<(PathBuf, String)> {
 
 type Before = Vec<(PathBuf, String)>;
 
-fn setup(place: &Place) -> Before {
-    place.file(&place.outside.join("file"), "original");
-    let folder = place.outside.join("folder");
+fn setup(fixture: &SandboxFixture) -> Before {
+    fixture.file(&fixture.outside.join("file"), "original");
+    let folder = fixture.outside.join("folder");
     std::fs::create_dir(&folder).unwrap();
-    std::os::unix::fs::chown(&folder, Some(place.id), Some(place.id)).unwrap();
-    content(&place.outside)
+    std::os::unix::fs::chown(&folder, Some(fixture.id), Some(fixture.id)).unwrap();
+    content(&fixture.outside)
 }
 
-fn changed(place: &Place, before: &Before) -> bool {
-    content(&place.outside) != *before
+fn changed(fixture: &SandboxFixture, before: &Before) -> bool {
+    content(&fixture.outside) != *before
 }
 
 fn holds(attacks: &[(&str, &str)]) {
     for (attack, path) in attacks {
-        Boundary::new("files.py", &[attack, path]).check(setup, |place, before, _| changed(place, before));
+        Boundary::new("files.py", &[attack, path])
+            .check(setup, |fixture, before, _| changed(fixture, before));
     }
 }
 
@@ -98,26 +100,26 @@ fn detours_lead_to_the_same_refusal() {
         ("through-reading-descriptor", "{outside}/file"),
     ]);
     Boundary::new("files.py", &["through-root-of", "{pid}", "{outside}/new"])
-        .check_victim(|place, _, _| place.outside.join("new").exists());
+        .check_victim(|fixture, _, _| fixture.outside.join("new").exists());
 }
 
 /// `/tmp` means two directories where the run has its own: the supervisor must bind in the run's, never in the machine's.
 #[test]
 fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
     for folder in ["/tmp", "/var/tmp"] {
-        let named = |place: &Place| {
-            let name = place.base.file_name().unwrap().to_str().unwrap();
+        let named = |fixture: &SandboxFixture| {
+            let name = fixture.base.file_name().unwrap().to_str().unwrap();
             Path::new(folder).join(format!("guard-bound-{}-{name}", std::process::id()))
         };
-        let setup = |place: &Place| {
-            let path = named(place);
+        let setup = |fixture: &SandboxFixture| {
+            let path = named(fixture);
             std::fs::create_dir(&path).unwrap();
-            std::os::unix::fs::chown(&path, Some(place.id), Some(place.id)).unwrap();
+            std::os::unix::fs::chown(&path, Some(fixture.id), Some(fixture.id)).unwrap();
             // The same name inside, where /tmp is the run's own, is what the link means there.
-            std::os::unix::fs::symlink(&path, place.work.join("link")).unwrap();
+            std::os::unix::fs::symlink(&path, fixture.work.join("link")).unwrap();
             path
         };
-        let broken = |_: &Place, path: &mut PathBuf, _: &super::Report| {
+        let broken = |_: &SandboxFixture, path: &mut PathBuf, _: &super::Report| {
             let made = std::fs::read_dir(&*path).unwrap().count() > 0;
             std::fs::remove_dir_all(&*path).unwrap();
             made
@@ -129,12 +131,12 @@ fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
 /// guard's records and configuration decide what the next run may do: no run may write them, however they are reached.
 #[test]
 fn guards_own_directories_cannot_be_written() {
-    for configuration in configurations() {
+    for configuration in sandbox_configurations() {
         for (variable, what) in [("XDG_STATE_HOME", "records"), ("XDG_CONFIG_HOME", "configuration")] {
-            let place = Place::new(configuration.user);
+            let fixture = SandboxFixture::new(configuration.user);
             let refused = |own: &Path, file: &Path, options: &[&str]| {
                 let script = format!("echo changed >> {}", file.display());
-                let mut guard = place.guard(configuration, options);
+                let mut guard = fixture.guard(configuration, options);
                 let output = guard.args(["sh", "-c", &script]).env(variable, own).output().unwrap();
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert_eq!(
@@ -146,13 +148,14 @@ fn guards_own_directories_cannot_be_written() {
                 assert!(said.contains(what), "{configuration:?} {variable} {own:?}: {said}");
             };
             let (inside, outside, link) =
-                (place.work.join("own"), place.outside.join("own"), place.home.join("link"));
+                (fixture.work.join("own"), fixture.outside.join("own"), fixture.home.join("link"));
             for directory in [&inside, &inside.join("guard"), &outside, &outside.join("guard")] {
-                super::folder(directory, Some(place.id), 0o755);
+                make_directory(directory, Some(fixture.id), 0o755);
             }
             std::os::unix::fs::symlink(&inside, &link).unwrap();
             let name = "guard/config.toml";
-            let (first, second) = (place.file(&inside.join(name), ""), place.file(&outside.join(name), ""));
+            let (first, second) =
+                (fixture.file(&inside.join(name), ""), fixture.file(&outside.join(name), ""));
             refused(&inside, &first, &[]);
             refused(&link, &first, &[]);
             refused(&outside, &second, &["--write", outside.join("guard").to_str().unwrap()]);

@@ -1,16 +1,17 @@
 //! What the kernel is not asked for from inside: namespaces, mounts, keys, rings, other ABIs. These calls have no outcome
 //! outside to look at, so the errno is the contract; without guard the kernel gives a different answer.
 
-use super::{Boundary, Place, Report, User, was_killed};
+use super::{Boundary, Report, was_killed};
+use crate::support::{SandboxFixture, SandboxUser};
 
 const REFUSED: &[i32] = &[libc::EPERM, libc::ENOSYS];
 
-fn given(_: &Place, (): &mut (), report: &Report) -> bool {
+fn given(_: &SandboxFixture, (): &mut (), report: &Report) -> bool {
     report.succeeded()
 }
 
 /// Refused in the sandbox, given to whoever may have it without.
-fn holds(arguments: &[&str], bare: Option<User>) {
+fn holds(arguments: &[&str], bare: Option<SandboxUser>) {
     let boundary = Boundary::new("kernel.py", arguments).refused_with(REFUSED);
     let boundary = match bare {
         Some(user) => boundary.bare_only(user),
@@ -29,22 +30,22 @@ fn no_namespaces_are_made_or_joined() {
     let flags =
         ["0x10000000", "0x20000", "0x2000000", "0x4000000", "0x8000000", "0x20000000", "0x40000000", "0x80"];
     for flag in flags {
-        holds(&["unshare", flag], Some(User::Root));
+        holds(&["unshare", flag], Some(SandboxUser::Root));
         // NEWTIME is a signal's number to clone.
         if flag != "0x80" {
-            holds(&["clone", flag], Some(User::Root));
-            holds(&["clone3", flag], Some(User::Root));
+            holds(&["clone", flag], Some(SandboxUser::Root));
+            holds(&["clone3", flag], Some(SandboxUser::Root));
         }
     }
     for kind in ["net", "uts", "ipc", "mnt", "cgroup"] {
-        holds(&["setns", kind], Some(User::Root));
+        holds(&["setns", kind], Some(SandboxUser::Root));
     }
 }
 
 #[test]
 fn no_file_systems_are_mounted() {
     for arguments in [&["open-tree"][..], &["open-tree-attributes"], &["fsopen"], &["chroot"]] {
-        holds(arguments, Some(User::Root));
+        holds(arguments, Some(SandboxUser::Root));
     }
     // Without guard these would change the machine the tests run on: only that they are refused is seen.
     for attack in ["mount", "bind-mount", "umount", "mount-attributes", "pivot-root"] {
@@ -58,10 +59,10 @@ fn no_file_systems_are_mounted() {
 #[test]
 fn large_interfaces_of_the_kernel_are_closed() {
     holds(&["ring"], None);
-    holds(&["bpf"], Some(User::Root));
-    holds(&["perf"], Some(User::Root));
-    holds(&["userfault"], Some(User::Root));
-    holds(&["fanotify"], Some(User::Root));
+    holds(&["bpf"], Some(SandboxUser::Root));
+    holds(&["perf"], Some(SandboxUser::Root));
+    holds(&["userfault"], Some(SandboxUser::Root));
+    holds(&["fanotify"], Some(SandboxUser::Root));
 }
 
 #[test]
@@ -78,7 +79,7 @@ fn keyrings_are_closed() {
 #[test]
 fn files_are_not_opened_by_number() {
     holds(&["handle", "/etc/passwd"], None);
-    holds(&["by-handle", "/etc/passwd"], Some(User::Root));
+    holds(&["by-handle", "/etc/passwd"], Some(SandboxUser::Root));
     Boundary::new("kernel.py", &["forged-handle"])
         .no_bare("only some file systems have that number")
         .refused_with(REFUSED)
@@ -96,7 +97,7 @@ fn other_personalities_are_refused() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn calls_of_other_architectures_end_the_process() {
-    let has_i386 = Boundary::is_known_as("kernel.py", &["i386"], Some(User::Ordinary));
+    let has_i386 = Boundary::is_known_as("kernel.py", &["i386"], Some(SandboxUser::Ordinary));
     let i386 = Boundary::new("kernel.py", &["i386"]).may_be_killed();
     let i386 = if has_i386 { i386 } else { i386.no_bare("this kernel does not run i386 calls") };
     // Broken means: the probe lived to say something.
@@ -111,7 +112,7 @@ fn nothing_is_typed_into_a_terminal() {
     let legacy =
         std::fs::read_to_string("/proc/sys/dev/tty/legacy_tiocsti").unwrap_or_else(|_| "1".to_string());
     let boundary = Boundary::new("kernel.py", &["type-in", "-"]);
-    let boundary = if legacy.trim() == "1" { boundary } else { boundary.bare_only(User::Root) };
+    let boundary = if legacy.trim() == "1" { boundary } else { boundary.bare_only(SandboxUser::Root) };
     boundary.check(|_| (), given);
     // TIOCLINUX, TIOCCONS, TIOCSETD: only refused by number, before the terminal looks at them.
     for request in ["0x541c", "0x541d", "0x5423"] {

@@ -6,7 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Boundary, Place, Report, User, configurations, python, tools};
+use super::{Boundary, Report};
+use crate::support::{SandboxFixture, SandboxUser, probe_directory, sandbox_configurations, system_python};
 
 /// Whether an open from outside would have to wait for somebody to give up a lease.
 fn is_held(file: &Path, kind: &str) -> bool {
@@ -16,9 +17,9 @@ fn is_held(file: &Path, kind: &str) -> bool {
 }
 
 /// Starts the probe, opens the file from outside while it runs, and ends it. Returns what was seen, and the probe's errno.
-fn attack(mut command: Command, place: &Place, kind: &str, high: &str) -> (bool, String) {
-    let file = place.file(&place.outside.join("file"), "original");
-    command.arg(tools().join("leases.py")).args(["hold", kind]).arg(&file).arg(high);
+fn attack(mut command: Command, fixture: &SandboxFixture, kind: &str, high: &str) -> (bool, String) {
+    let file = fixture.file(&fixture.outside.join("file"), "original");
+    command.arg(probe_directory().join("leases.py")).args(["hold", kind]).arg(&file).arg(high);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -30,19 +31,19 @@ fn attack(mut command: Command, place: &Place, kind: &str, high: &str) -> (bool,
 
 #[test]
 fn no_lease_is_taken_on_a_file_outside() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     for (kind, high) in [("write", "0"), ("read", "0"), ("write", "high")] {
-        for user in User::available() {
-            let place = Place::new(user);
-            let (held, said) = attack(place.command(python), &place, kind, high);
+        for user in SandboxUser::available() {
+            let fixture = SandboxFixture::new(user);
+            let (held, said) = attack(fixture.command(python), &fixture, kind, high);
             assert!(held, "without guard a {kind} lease should be held: {said}");
         }
         let mut failures = Vec::new();
-        for configuration in configurations() {
-            let place = Place::new(configuration.user);
-            let mut command = place.guard(configuration, &[]);
+        for configuration in sandbox_configurations() {
+            let fixture = SandboxFixture::new(configuration.user);
+            let mut command = fixture.guard(configuration, &[]);
             command.arg(python);
-            let (held, said) = attack(command, &place, kind, high);
+            let (held, said) = attack(command, &fixture, kind, high);
             if held || said != format!("lease {}", libc::EPERM) {
                 failures
                     .push(format!("{configuration:?}: open outside waits: {held}, the probe said {said:?}"));
@@ -67,17 +68,17 @@ fn no_folder_outside_is_watched_by_fcntl() {
     Boundary::new("leases.py", &["delegation", "{outside}/file"])
         .no_bare("few kernels have F_SETDELEG")
         .refused_with(&[libc::EPERM])
-        .check(|place| place.file(&place.outside.join("file"), ""), |_, _, report| report.succeeded());
+        .check(|fixture| fixture.file(&fixture.outside.join("file"), ""), |_, _, report| report.succeeded());
 }
 
 /// Locks, seals and flags are what databases and package managers use.
 #[test]
 fn other_commands_of_fcntl_are_free() {
-    let Some(python) = python() else { return };
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let mut command = place.guard(configuration, &[]);
-        command.arg(python).arg(tools().join("leases.py")).arg("everyday");
+    let Some(python) = system_python() else { return };
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let mut command = fixture.guard(configuration, &[]);
+        command.arg(python).arg(probe_directory().join("leases.py")).arg("everyday");
         let report = Report::of(&command.output().unwrap());
         assert!(report.succeeded(), "{configuration:?}: {report:?}");
     }

@@ -5,7 +5,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{Configuration, Place, User, configurations, eventually, python, tools};
+use crate::support::{
+    SandboxConfiguration, SandboxFixture, SandboxUser, holds_within, probe_directory, sandbox_configurations,
+    skip, system_python,
+};
 
 /// The limit on processes that the tests set, and what the probe tries to start.
 const LIMIT: usize = 64;
@@ -25,19 +28,19 @@ fn without_cgroups(guard: &Command) -> Command {
     command
 }
 
-fn policy(place: &Place, limits: &str) -> String {
+fn policy(fixture: &SandboxFixture, limits: &str) -> String {
     let text = format!(
         "version = 1\nname = \"limited\"\nextends = \"strict\"\n[limits]\noverride = true\n{limits}\n"
     );
-    place.file(&place.base.join("limited.toml"), &text).display().to_string()
+    fixture.file(&fixture.base.join("limited.toml"), &text).display().to_string()
 }
 
-fn run(configuration: Configuration, place: &Place, limits: &str) -> Command {
-    let policy = policy(place, limits);
-    let guard = place.guard(configuration, &["--policy", &policy]);
+fn run(configuration: SandboxConfiguration, fixture: &SandboxFixture, limits: &str) -> Command {
+    let policy = policy(fixture, limits);
+    let guard = fixture.guard(configuration, &["--policy", &policy]);
     match configuration.user {
-        User::Root => without_cgroups(&guard),
-        User::Ordinary => guard,
+        SandboxUser::Root => without_cgroups(&guard),
+        SandboxUser::Ordinary => guard,
     }
 }
 
@@ -49,8 +52,8 @@ fn processes_called(name: &str) -> usize {
 }
 
 /// What the result of the only run says was in force.
-fn enforcement(place: &Place) -> Value {
-    let events = place.events();
+fn enforcement(fixture: &SandboxFixture) -> Value {
+    let events = fixture.events();
     let last = events.last().unwrap();
     assert_eq!(last["event_type"], "run.finished");
     last["data"]["enforcement"].clone()
@@ -58,13 +61,17 @@ fn enforcement(place: &Place) -> Value {
 
 #[test]
 fn the_process_limit_is_in_force_without_a_cgroup() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     let mut failures = Vec::new();
-    for (index, configuration) in configurations().into_iter().enumerate() {
-        let place = Place::new(configuration.user);
+    for (index, configuration) in sandbox_configurations().into_iter().enumerate() {
+        let fixture = SandboxFixture::new(configuration.user);
         let name = format!("many-{}-{index}", std::process::id() % 10_000);
-        let mut command = run(configuration, &place, &format!("processes = {LIMIT}"));
-        command.arg(python).arg(tools().join("limits.py")).args(["processes", &name, &TRIED.to_string()]);
+        let mut command = run(configuration, &fixture, &format!("processes = {LIMIT}"));
+        command.arg(python).arg(probe_directory().join("limits.py")).args([
+            "processes",
+            &name,
+            &TRIED.to_string(),
+        ]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
@@ -72,16 +79,19 @@ fn the_process_limit_is_in_force_without_a_cgroup() {
         drop(child.stdin.take());
         child.wait().unwrap();
         // Without namespaces an ordinary user's limit counts what else there is on the machine.
-        let most =
-            if configuration.user == User::Ordinary && !configuration.namespaces { TRIED } else { 2 * LIMIT };
-        let enforcement = enforcement(&place);
+        let most = if configuration.user == SandboxUser::Ordinary && !configuration.namespaces {
+            TRIED
+        } else {
+            2 * LIMIT
+        };
+        let enforcement = enforcement(&fixture);
         let bound_by = &enforcement["process_bound_by"];
         if !(LIMIT / 2..most).contains(&alive)
             || !["supervisor", "rlimit", "cgroup"].iter().any(|way| bound_by == way)
         {
             failures.push(format!("{configuration:?}: {alive} alive, bound by {bound_by}: {said}"));
         }
-        assert!(eventually(|| processes_called(&name) == 0, std::time::Duration::from_secs(5)));
+        assert!(holds_within(std::time::Duration::from_secs(5), || processes_called(&name) == 0));
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
@@ -89,11 +99,11 @@ fn the_process_limit_is_in_force_without_a_cgroup() {
 /// Far more processes than may live at once, one after the other.
 #[test]
 fn processes_that_ended_do_not_count() {
-    let Some(python) = python() else { return };
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let mut command = run(configuration, &place, &format!("processes = {LIMIT}"));
-        command.arg(python).arg(tools().join("limits.py")).args(["busy", "200"]);
+    let Some(python) = system_python() else { return };
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let mut command = run(configuration, &fixture, &format!("processes = {LIMIT}"));
+        command.arg(python).arg(probe_directory().join("limits.py")).args(["busy", "200"]);
         let report = super::Report::of(&command.output().unwrap());
         assert!(report.succeeded(), "{configuration:?}: {report:?}");
     }
@@ -102,21 +112,21 @@ fn processes_that_ended_do_not_count() {
 /// `strict` bounds memory wherever that is possible, and says so where it is not.
 #[test]
 fn what_is_not_in_force_is_reported() {
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let output = run(configuration, &place, "processes = 64").arg("/bin/true").output().unwrap();
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let output = run(configuration, &fixture, "processes = 64").arg("/bin/true").output().unwrap();
         assert!(output.status.success(), "{configuration:?}: {output:?}");
-        let enforcement = enforcement(&place);
+        let enforcement = enforcement(&fixture);
         let told = enforcement["not_in_force"].as_array().cloned().unwrap_or_default();
         let limits: Vec<&Value> = told.iter().map(|one| &one["limit"]).collect();
         // The tests' ordinary user can make a cgroup on few machines only.
-        if enforcement["memory_bound"] == true && configuration.user == User::Ordinary {
+        if enforcement["memory_bound"] == true && configuration.user == SandboxUser::Ordinary {
             assert!(limits.is_empty(), "{configuration:?}: {told:?}");
             continue;
         }
         assert_eq!(limits, ["memory_mib"], "{configuration:?}: {enforcement}");
         assert!(told[0]["reason"].as_str().unwrap().contains("cgroup"), "{configuration:?}: {told:?}");
-        let notes: Vec<String> = place
+        let notes: Vec<String> = fixture
             .events()
             .iter()
             .filter(|event| event["event_type"] == "note")
@@ -126,7 +136,7 @@ fn what_is_not_in_force_is_reported() {
         assert!(has_note("the memory limit of"), "{configuration:?}: {notes:?}");
         assert_eq!(
             has_note("64 processes"),
-            configuration.user == User::Root,
+            configuration.user == SandboxUser::Root,
             "{configuration:?}: {notes:?}"
         );
     }
@@ -135,26 +145,26 @@ fn what_is_not_in_force_is_reported() {
 /// A run that uses more memory than its policy allows is ended by its cgroup, long before it has what it asks for.
 #[test]
 fn strict_bounds_memory_where_a_cgroup_can_be_made() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     let mut bounded = 0;
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let policy = policy(&place, "memory_mib = 96");
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let policy = policy(&fixture, "memory_mib = 96");
         let takes_much = "x = bytearray(b'x') * (512 << 20); print('has it all')";
-        let mut command = place.guard(configuration, &["--policy", &policy]);
+        let mut command = fixture.guard(configuration, &["--policy", &policy]);
         let output = command.arg(python).args(["-c", takes_much]).output().unwrap();
-        let enforcement = enforcement(&place);
+        let enforcement = enforcement(&fixture);
         let is_bound = enforcement["memory_bound"] == true;
         assert_eq!(is_bound, enforcement.get("not_in_force").is_none(), "{configuration:?}: {enforcement}");
         let had_it_all = String::from_utf8_lossy(&output.stdout).contains("has it all");
         assert_eq!(is_bound, !had_it_all, "{configuration:?}: {output:?}");
         if is_bound {
-            let result = place.events().last().unwrap()["data"].clone();
+            let result = fixture.events().last().unwrap()["data"].clone();
             assert_eq!(result["error_kind"], "memory_exhausted", "{configuration:?}: {result}");
         }
         bounded += usize::from(is_bound);
     }
     if bounded == 0 {
-        super::skip("the memory limit of strict", "no cgroup can be made here");
+        skip("the memory limit of strict", "no cgroup can be made here");
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::launch::world::{World, in_every_world, one_world};
+use crate::support::{TestEnvironment, in_every_environment, one_environment};
 
 /// Ports that nobody has.
 fn free_ports() -> [u16; 3] {
@@ -58,23 +58,29 @@ if sys.argv[1] == "wait" and servers:
 "#;
 
 /// Runs the server; `visit` is done from outside while it listens.
-fn serve(world: &World, options: &[&str], places: &[&str], visit: impl FnOnce()) -> (Value, String) {
+fn serve(
+    environment: &TestEnvironment,
+    options: &[&str],
+    places: &[&str],
+    visit: impl FnOnce(),
+) -> (Value, String) {
     let mut all = vec!["--json"];
     all.extend(options);
     let words = [&["python3", "-c", SERVER, "wait"], places].concat();
-    let command = world.guard(&all, &words);
-    let ran = std::thread::scope(|scope| {
-        let run = scope.spawn(|| world.finish(command, b""));
+    let command = environment.guard_run(&all, &words);
+    let outcome = std::thread::scope(|scope| {
+        let run = scope.spawn(|| environment.run_to_end(command, b""));
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !world.folder.join("ready").exists() && !run.is_finished() && Instant::now() < deadline {
+        while !environment.directory.join("ready").exists() && !run.is_finished() && Instant::now() < deadline
+        {
             std::thread::sleep(Duration::from_millis(5));
         }
         visit();
         run.join().unwrap()
     });
-    let _ = std::fs::remove_file(world.folder.join("ready"));
-    let told = serde_json::from_str(&ran.printed());
-    let problem = format!("{}\n{:#}\n{}", world.name(), ran.result, ran.error);
+    let _ = std::fs::remove_file(environment.directory.join("ready"));
+    let told = serde_json::from_str(&outcome.printed());
+    let problem = format!("{}\n{:#}\n{}", environment.name(), outcome.result, outcome.error);
     (told.unwrap_or_else(|_| panic!("{problem}")), problem)
 }
 
@@ -89,13 +95,13 @@ fn visit(host: &str, port: u16) -> bool {
 
 #[test]
 fn a_port_that_is_named_is_listened_on_and_on_loopback_only() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let [port, other, _] = free_ports();
         let (allowed, refused) = (format!("4,0.0.0.0,{port}"), format!("4,0.0.0.0,{other}"));
         let (any, elsewhere) = ("4,0.0.0.0,0".to_string(), format!("4,192.0.2.1,{port}"));
         let places = [allowed.as_str(), &refused, &any, &elsewhere];
         let mut reached = (false, false);
-        let (told, problem) = serve(world, &["--listen", &port.to_string()], &places, || {
+        let (told, problem) = serve(environment, &["--listen", &port.to_string()], &places, || {
             // A server for every address would be reached at this one.
             reached.1 = TcpStream::connect(("127.0.0.2", port)).is_ok();
             reached.0 = visit("127.0.0.1", port);
@@ -103,8 +109,8 @@ fn a_port_that_is_named_is_listened_on_and_on_loopback_only() {
         assert_eq!(reached, (true, false), "{problem}");
         assert_eq!(told[&allowed], "127.0.0.1", "{problem}");
         assert_eq!(told[format!("{allowed} by four")], "reached", "{problem}");
-        for place in &places[1..] {
-            assert_eq!(told[*place], format!("errno {}", libc::EACCES), "{place}: {problem}");
+        for fixture in &places[1..] {
+            assert_eq!(told[*fixture], format!("errno {}", libc::EACCES), "{fixture}: {problem}");
         }
         assert!(
             problem.contains(&format!("`--listen {other}` or `[network] listen = [{other}]`")),
@@ -120,24 +126,24 @@ fn a_server_for_both_families_is_reached_by_both_inside() {
         eprintln!("SKIP: there is no IPv6 here");
         return;
     }
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let [port, ..] = free_ports();
-        let place = format!("6,::,{port}");
+        let fixture = format!("6,::,{port}");
         let mut reached = false;
-        let (told, problem) = serve(world, &["--listen", &port.to_string()], &[&place], || {
+        let (told, problem) = serve(environment, &["--listen", &port.to_string()], &[&fixture], || {
             reached = visit("127.0.0.1", port);
         });
         assert!(reached, "{problem}");
-        assert_eq!(told[&place], "::ffff:127.0.0.1", "{problem}");
-        assert_eq!(told[format!("{place} by four")], "reached", "{problem}");
-        assert_eq!(told[format!("{place} by six")], "reached", "{problem}");
+        assert_eq!(told[&fixture], "::ffff:127.0.0.1", "{problem}");
+        assert_eq!(told[format!("{fixture} by four")], "reached", "{problem}");
+        assert_eq!(told[format!("{fixture} by six")], "reached", "{problem}");
     });
 }
 
 /// The port of another program: it is not taken from it, and not reached through it either.
 #[test]
 fn a_port_that_somebody_has_is_neither_shared_nor_reached() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let server = TcpListener::bind("0.0.0.0:0").unwrap();
         server.set_nonblocking(true).unwrap();
         let taken = server.local_addr().unwrap().port();
@@ -146,9 +152,9 @@ fn a_port_that_somebody_has_is_neither_shared_nor_reached() {
         let places: Vec<&str> = places.iter().map(String::as_str).collect();
         let (listen, outside) = (taken.to_string(), format!("outside={taken}"));
         let options = ["--listen", listen.as_str(), "--env", &outside];
-        let (told, problem) = serve(world, &options, &places, || {});
-        for place in places {
-            assert_eq!(told[place], format!("errno {}", libc::EADDRINUSE), "{place}: {problem}");
+        let (told, problem) = serve(environment, &options, &places, || {});
+        for fixture in places {
+            assert_eq!(told[fixture], format!("errno {}", libc::EADDRINUSE), "{fixture}: {problem}");
         }
         assert_eq!(told["outside"], format!("errno {}", libc::EACCES), "{problem}");
         assert!(server.accept().is_err(), "{problem}");
@@ -169,10 +175,16 @@ try:
 except OSError as error:
     print(dissolved, "errno", error.errno)
 "#;
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         for options in [&[][..], &["--policy", "standard"], &["--listen", "3000"]] {
-            let ran = world.run(options, &["python3", "-c", script]);
-            assert_eq!(ran.printed(), "0 errno 13\n", "{}, {options:?}: {:#}", world.name(), ran.result);
+            let outcome = environment.run(options, &["python3", "-c", script]);
+            assert_eq!(
+                outcome.printed(),
+                "0 errno 13\n",
+                "{}, {options:?}: {:#}",
+                environment.name(),
+                outcome.result
+            );
         }
     });
 }
@@ -180,11 +192,11 @@ except OSError as error:
 /// In a policy; and `loopback = true` narrows too.
 #[test]
 fn a_policy_names_ports_or_all_of_them() {
-    let world = one_world();
+    let environment = one_environment();
     let [port, other, _] = free_ports();
     let places = [format!("4,0.0.0.0,{port}"), format!("4,0.0.0.0,{other}"), "4,0.0.0.0,0".to_string()];
     let places: Vec<&str> = places.iter().map(String::as_str).collect();
-    let policy = world.temporary().join("policy.toml");
+    let policy = environment.temporary_directory().join("policy.toml");
     for (section, expected) in [
         (format!("listen = [{port}]"), ["127.0.0.1", "errno 13", "errno 13"]),
         ("loopback = true".to_string(), ["127.0.0.1"; 3]),
@@ -195,9 +207,11 @@ fn a_policy_names_ports_or_all_of_them() {
         std::fs::write(&policy, text).unwrap();
         let options = ["--json", "--policy", policy.to_str().unwrap()];
         let words = [&["python3", "-c", SERVER, "go"], places.as_slice()].concat();
-        let ran = world.finish(world.guard(&options, &words), b"");
-        let told: Value = serde_json::from_str(&ran.printed()).unwrap_or_else(|_| panic!("{:#}", ran.result));
-        let ended: Vec<&str> = places.iter().map(|place| told[*place].as_str().unwrap_or_default()).collect();
-        assert_eq!(ended, expected, "{section}: {:#}", ran.result);
+        let outcome = environment.run_to_end(environment.guard_run(&options, &words), b"");
+        let told: Value =
+            serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{:#}", outcome.result));
+        let ended: Vec<&str> =
+            places.iter().map(|fixture| told[*fixture].as_str().unwrap_or_default()).collect();
+        assert_eq!(ended, expected, "{section}: {:#}", outcome.result);
     }
 }

@@ -5,7 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Boundary, Place, Report, User, configurations, python, tools};
+use super::{Boundary, Report};
+use crate::support::{
+    SandboxFixture, SandboxUser, probe_directory, sandbox_configurations, skip, system_python,
+};
 
 type State = (u32, u32, u32, i64, i64, i64, i64);
 
@@ -23,10 +26,10 @@ fn state(path: &Path) -> State {
 }
 
 /// A file with an attribute.
-fn file(place: &Place, path: &Path) -> (PathBuf, State) {
-    let path = place.file(path, "original");
+fn file(fixture: &SandboxFixture, path: &Path) -> (PathBuf, State) {
+    let path = fixture.file(path, "original");
     let set = "import os,sys;os.setxattr(sys.argv[1],'user.note',b'original')";
-    let made = Command::new(python().unwrap()).args(["-c", set]).arg(&path).status().unwrap();
+    let made = Command::new(system_python().unwrap()).args(["-c", set]).arg(&path).status().unwrap();
     assert!(made.success(), "no extended attributes in {}", path.display());
     // The time of a change has steps: one that came in the same step would not show.
     std::thread::sleep(std::time::Duration::from_millis(12));
@@ -34,7 +37,7 @@ fn file(place: &Place, path: &Path) -> (PathBuf, State) {
     (path, state)
 }
 
-fn changed(_: &Place, (path, before): &mut (PathBuf, State), _: &Report) -> bool {
+fn changed(_: &SandboxFixture, (path, before): &mut (PathBuf, State), _: &Report) -> bool {
     state(path) != *before
 }
 
@@ -47,7 +50,7 @@ fn holds(attacks: &[(&str, &[&str])]) {
                 continue;
             }
             Boundary::new("metadata.py", &[call, way, "{outside}/file"])
-                .check(|place| file(place, &place.outside.join("file")), changed);
+                .check(|fixture| file(fixture, &fixture.outside.join("file")), changed);
         }
     }
 }
@@ -112,26 +115,28 @@ fn flags_outside_stay() {
 /// Not granted and not hidden: the rest of the machine.
 #[test]
 fn modes_in_places_that_are_not_granted_stay() {
-    let setup = |place: &Place| file(place, &place.base.join("elsewhere"));
+    let setup = |fixture: &SandboxFixture| file(fixture, &fixture.base.join("elsewhere"));
     for (call, way) in [("chmod", "path"), ("utimensat", "path"), ("setxattr", "path"), ("chmod", "link")] {
         Boundary::new("metadata.py", &[call, way, "{base}/elsewhere"]).check(setup, changed);
     }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let is_reachable = target.ancestors().all(|level| std::fs::metadata(level).unwrap().mode() & 0o001 != 0);
     if !is_reachable {
-        return super::skip("a place that is neither granted nor hidden", "cargo's folder cannot be reached");
+        return skip("a place that is neither granted nor hidden", "cargo's folder cannot be reached");
     }
     let name = format!("{}/guard-elsewhere-{}", target.display(), std::process::id());
-    let own = |place: &Place| PathBuf::from(format!("{name}-{}", place.base.file_name().unwrap().display()));
-    let setup = |place: &Place| {
-        let target = file(place, &own(place));
-        std::os::unix::fs::symlink(&target.0, place.outside.join("there")).unwrap();
+    let own = |fixture: &SandboxFixture| {
+        PathBuf::from(format!("{name}-{}", fixture.base.file_name().unwrap().display()))
+    };
+    let setup = |fixture: &SandboxFixture| {
+        let target = file(fixture, &own(fixture));
+        std::os::unix::fs::symlink(&target.0, fixture.outside.join("there")).unwrap();
         target
     };
     Boundary::new("metadata.py", &["chmod", "path", "{outside}/there"]).check(
         setup,
-        |place, target, report| {
-            let changed = changed(place, target, report);
+        |fixture, target, report| {
+            let changed = changed(fixture, target, report);
             std::fs::remove_file(&target.0).unwrap();
             changed
         },
@@ -142,7 +147,7 @@ fn modes_in_places_that_are_not_granted_stay() {
 /// way to what lies in it.
 #[test]
 fn the_file_behind_standard_input_stays() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     // The probe's interpreter wants no directory there: it gets it as another descriptor.
     let moved =
         "probe=$1; call=$2; way=$3; path=$4; exec PYTHON \"$probe\" $call $way \"$path\" 5<&0 </dev/null";
@@ -157,29 +162,29 @@ fn the_file_behind_standard_input_stays() {
         ("utimensat", "", "../home/file", "five"),
     ];
     for (call, input, path, way) in attacks {
-        let run = |mut command: Command, place: &Place| {
-            let input = std::fs::File::open(place.home.join(input)).unwrap();
+        let run = |mut command: Command, fixture: &SandboxFixture| {
+            let input = std::fs::File::open(fixture.home.join(input)).unwrap();
             command
                 .args(["/bin/sh", "-c", &moved, "sh"])
-                .arg(tools().join("metadata.py"))
+                .arg(probe_directory().join("metadata.py"))
                 .args([call, way, path]);
             Report::of(&command.stdin(Stdio::from(input)).output().unwrap())
         };
-        let setup = |place: &Place| {
-            let target = file(place, &place.home.join("file"));
-            if path.is_empty() { (place.home.clone(), state(&place.home)) } else { target }
+        let setup = |fixture: &SandboxFixture| {
+            let target = file(fixture, &fixture.home.join("file"));
+            if path.is_empty() { (fixture.home.clone(), state(&fixture.home)) } else { target }
         };
-        for user in User::available() {
-            let place = Place::new(user);
-            let mut target = setup(&place);
-            let report = run(place.command("/usr/bin/env"), &place);
-            assert!(changed(&place, &mut target, &report), "bare {call} {path}: {report:?}");
+        for user in SandboxUser::available() {
+            let fixture = SandboxFixture::new(user);
+            let mut target = setup(&fixture);
+            let report = run(fixture.command("/usr/bin/env"), &fixture);
+            assert!(changed(&fixture, &mut target, &report), "bare {call} {path}: {report:?}");
         }
-        for configuration in configurations() {
-            let place = Place::new(configuration.user);
-            let mut target = setup(&place);
-            let report = run(place.guard(configuration, &[]), &place);
-            assert!(!changed(&place, &mut target, &report), "{configuration:?} {call} {path}: {report:?}");
+        for configuration in sandbox_configurations() {
+            let fixture = SandboxFixture::new(configuration.user);
+            let mut target = setup(&fixture);
+            let report = run(fixture.guard(configuration, &[]), &fixture);
+            assert!(!changed(&fixture, &mut target, &report), "{configuration:?} {call} {path}: {report:?}");
             assert!(report.errno().is_some(), "{configuration:?} {call} {path}: {report:?}");
         }
     }
@@ -188,10 +193,10 @@ fn the_file_behind_standard_input_stays() {
 /// In its own directories the run changes what it likes: nothing here holds because nothing works.
 #[test]
 fn metadata_inside_can_be_changed() {
-    let Some(python) = python() else { return };
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let (own, _) = file(&place, &place.work.join("file"));
+    let Some(python) = system_python() else { return };
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let (own, _) = file(&fixture, &fixture.work.join("file"));
         let calls: [(&str, &str); 8] = [
             ("chmod", "path"),
             ("fchmod", "reading"),
@@ -203,11 +208,11 @@ fn metadata_inside_can_be_changed() {
             ("fremovexattr", "reading"),
         ];
         for (call, way) in calls {
-            let place = &place;
+            let fixture = &fixture;
             let before = state(&own);
             std::thread::sleep(std::time::Duration::from_millis(12));
-            let mut command = place.guard(configuration, &[]);
-            command.arg(python).arg(tools().join("metadata.py")).args([call, way]).arg(&own);
+            let mut command = fixture.guard(configuration, &[]);
+            command.arg(python).arg(probe_directory().join("metadata.py")).args([call, way]).arg(&own);
             let report = Report::of(&command.output().unwrap());
             assert!(report.succeeded(), "{configuration:?} {call} {way}: {report:?}");
             assert_ne!(state(&own), before, "{configuration:?} {call} {way}");

@@ -26,265 +26,17 @@ mod watches;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::copy_program;
-
-/// The user that stands for an ordinary one: nobody else's, so that what is done to all its processes hits only ours.
-const ORDINARY: u32 = 64_017;
-
-/// Who starts a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum User {
-    Root,
-    Ordinary,
-}
-
-impl User {
-    fn id(self) -> u32 {
-        match (self, own_id()) {
-            (Self::Root, _) => 0,
-            (Self::Ordinary, 0) => ORDINARY,
-            (Self::Ordinary, own) => own,
-        }
-    }
-
-    /// Those the tests can become.
-    fn available() -> Vec<Self> {
-        if own_id() == 0 {
-            return vec![Self::Root, Self::Ordinary];
-        }
-        skip("as root", "the tests were not started by root");
-        vec![Self::Ordinary]
-    }
-}
-
-/// One way of running the sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Configuration {
-    pub(crate) user: User,
-    pub(crate) namespaces: bool,
-}
-
-impl Configuration {
-    fn choice(self) -> &'static str {
-        if self.namespaces { "require" } else { "off" }
-    }
-}
-
-fn own_id() -> u32 {
-    std::fs::metadata("/proc/self").unwrap().uid()
-}
-
-/// Tells once that something is not tested here, and why.
-pub(crate) fn skip(what: &str, why: &str) {
-    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let line = format!("skipped: {what}: {why}");
-    let mut told = TOLD.lock().unwrap();
-    if !told.contains(&line) {
-        // Past the capture of the test runner: a skip that nobody sees is none.
-        let _ = writeln!(std::io::stderr(), "{line}");
-        told.push(line);
-    }
-}
-
-/// Every way that can be had here.
-pub(crate) fn configurations() -> Vec<Configuration> {
-    static FOUND: LazyLock<Vec<Configuration>> = LazyLock::new(|| {
-        let mut found = Vec::new();
-        for user in User::available() {
-            for namespaces in [true, false] {
-                let configuration = Configuration { user, namespaces };
-                let place = Place::new(user);
-                let ran = place.guard(configuration, &[]).arg("/bin/true").output().unwrap();
-                let words = String::from_utf8_lossy(&ran.stderr).into_owned();
-                if ran.status.success() {
-                    found.push(configuration);
-                } else {
-                    assert!(namespaces, "{configuration:?} cannot be run at all: {words}");
-                    skip(&format!("{configuration:?}"), &words);
-                }
-            }
-        }
-        found
-    });
-    FOUND.clone()
-}
-
-/// Checks every configuration in a place of its own. A failure does not keep the others from being checked: an attack that
-/// works is known with everything it works in.
-pub(crate) fn in_every_configuration(check: impl Fn(Configuration, &Place)) {
-    let fails = |configuration: &Configuration| {
-        let place = Place::new(configuration.user);
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(*configuration, &place))).is_err()
-    };
-    let failed: Vec<Configuration> = configurations().into_iter().filter(fails).collect();
-    assert!(failed.is_empty(), "it fails in {failed:?}");
-}
-
-/// The directory of this test run that every user can reach: programs and probes, and the places of the single runs.
-static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
-    let parent = Path::new("/var/tmp");
-    for entry in std::fs::read_dir(parent).unwrap().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let of = name.strip_prefix("guard-boundary-").and_then(|pid| pid.parse::<u32>().ok());
-        if of.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
-    let root = parent.join(format!("guard-boundary-{}", std::process::id()));
-    folder(&root, None, 0o755);
-    let tools = root.join("tools");
-    folder(&tools, None, 0o755);
-    copy_program(Path::new(env!("CARGO_BIN_EXE_guard")), &tools.join("guard"));
-    let probes = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/probes");
-    for probe in std::fs::read_dir(probes).unwrap().flatten().filter(|entry| entry.path().is_file()) {
-        let to = tools.join(probe.file_name());
-        std::fs::copy(probe.path(), &to).unwrap();
-        set_mode(&to, 0o644);
-    }
-    root
-});
-
-pub(crate) fn tools() -> PathBuf {
-    ROOT.join("tools")
-}
-
-fn set_mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-}
-
-fn folder(path: &Path, owner: Option<u32>, mode: u32) {
-    std::fs::create_dir(path).unwrap();
-    set_mode(path, mode);
-    if let Some(owner) = owner {
-        chown(path, Some(owner), Some(owner)).unwrap();
-    }
-}
-
-/// The interpreter of the probes, one that every user can reach.
-pub(crate) fn python() -> Option<&'static str> {
-    let found =
-        ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
-    if found.is_none() {
-        skip("every boundary", "there is no python3 in /usr/bin or /usr/local/bin");
-    }
-    found
-}
-
-/// The surroundings of one run: what is the run's own, and what is outside.
-pub(crate) struct Place {
-    /// The user's number.
-    pub(crate) id: u32,
-    pub(crate) base: PathBuf,
-    /// The working directory.
-    pub(crate) work: PathBuf,
-    /// Outside; readable for the run (`--read`), so that descriptors on its files can be had.
-    pub(crate) outside: PathBuf,
-    /// The user's home; not readable for the run.
-    pub(crate) home: PathBuf,
-    pub(crate) state: PathBuf,
-}
-
-impl Place {
-    pub(crate) fn new(user: User) -> Self {
-        Self::of(user.id())
-    }
-
-    fn of(id: u32) -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let base = ROOT.join(format!("place-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
-        let owner = Some(id);
-        folder(&base, owner, 0o755);
-        let make = |name: &str| {
-            let path = base.join(name);
-            folder(&path, owner, 0o755);
-            path
-        };
-        let (work, outside, home, state) = (make("work"), make("outside"), make("home"), make("state"));
-        Self { id, work, outside, home, state, base }
-    }
-
-    /// A file of the user's.
-    pub(crate) fn file(&self, path: &Path, text: &str) -> PathBuf {
-        std::fs::write(path, text).unwrap();
-        set_mode(path, 0o644);
-        chown(path, Some(self.id), Some(self.id)).unwrap();
-        path.to_path_buf()
-    }
-
-    /// A program as the user of the place, with nothing of ours around it.
-    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(program);
-        command
-            .env_clear()
-            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-            .env("LANG", "C.UTF-8")
-            .env("HOME", &self.home)
-            .env("XDG_STATE_HOME", &self.state)
-            .current_dir(&self.work)
-            .stdin(Stdio::null());
-        if own_id() != self.id {
-            command.uid(self.id).gid(self.id);
-        }
-        command
-    }
-
-    /// `guard run` up to its `--`.
-    pub(crate) fn guard(&self, configuration: Configuration, options: &[&str]) -> Command {
-        let mut command = self.command(tools().join("guard"));
-        command
-            .args([
-                "run",
-                "--in-place",
-                "--quiet",
-                "--timeout",
-                "60",
-                "--namespaces",
-                configuration.choice(),
-                "--dir",
-            ])
-            .arg(&self.work)
-            .arg("--read")
-            .arg(&self.outside)
-            .arg("--read")
-            .arg(tools())
-            .args(options)
-            .arg("--");
-        command
-    }
-
-    /// The shim of the runs that are made here, after a first one.
-    pub(crate) fn shim(&self) -> PathBuf {
-        let mut command = self.command(tools().join("guard"));
-        command.args(["run", "--in-place", "--quiet", "--namespaces", "off", "--", "/bin/true"]);
-        assert!(command.status().unwrap().success());
-        let mut shims = std::fs::read_dir(self.state.join("guard/shims")).unwrap().flatten();
-        shims.next().unwrap().path().join("guard-shim")
-    }
-
-    /// The events of the only run that was made here.
-    pub(crate) fn events(&self) -> Vec<Value> {
-        let runs: Vec<_> = std::fs::read_dir(self.state.join("guard/runs")).unwrap().flatten().collect();
-        assert_eq!(runs.len(), 1, "one run was made in {}", self.base.display());
-        let text = std::fs::read_to_string(runs[0].path().join("transcript.jsonl")).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.base);
-    }
-}
+use crate::support::{
+    SandboxConfiguration, SandboxFixture, SandboxUser, holds_within, probe_directory, sandbox_configurations,
+    skip, system_python,
+};
 
 /// What a probe said, and how it ended.
 #[derive(Debug)]
@@ -332,11 +84,11 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    pub(crate) fn new(place: &Place) -> Self {
-        let mut child = place
-            .command(python().unwrap())
-            .arg(tools().join("victim.py"))
-            .arg(&place.outside)
+    pub(crate) fn new(fixture: &SandboxFixture) -> Self {
+        let mut child = fixture
+            .command(system_python().unwrap())
+            .arg(probe_directory().join("victim.py"))
+            .arg(&fixture.outside)
             .env("SECRET", "the victim's secret")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -390,7 +142,7 @@ impl Drop for Victim {
         drop(self.input.take());
         // It tidies up when nobody listens any more; one that was stopped cannot.
         let child = &mut self.child;
-        eventually(|| child.try_wait().is_ok_and(|ended| ended.is_some()), Duration::from_millis(500));
+        holds_within(Duration::from_millis(500), || child.try_wait().is_ok_and(|ended| ended.is_some()));
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -401,23 +153,23 @@ pub(crate) struct Boundary {
     name: String,
     probe: &'static str,
     arguments: Vec<String>,
-    users: Vec<User>,
-    bare_users: Vec<User>,
+    users: Vec<SandboxUser>,
+    bare_users: Vec<SandboxUser>,
     errnos: Vec<i32>,
     must_report: bool,
     alone: bool,
 }
 
 /// `{work}` and the like in an argument.
-fn fill(place: &Place, text: &str, facts: &BTreeMap<String, String>) -> String {
+fn fill(fixture: &SandboxFixture, text: &str, facts: &BTreeMap<String, String>) -> String {
     let path = |path: &Path| path.to_str().unwrap().to_string();
     let mut text = text
-        .replace("{work}", &path(&place.work))
-        .replace("{outside}", &path(&place.outside))
-        .replace("{home}", &path(&place.home))
-        .replace("{state}", &path(&place.state))
-        .replace("{base}", &path(&place.base))
-        .replace("{uid}", &place.id.to_string());
+        .replace("{work}", &path(&fixture.work))
+        .replace("{outside}", &path(&fixture.outside))
+        .replace("{home}", &path(&fixture.home))
+        .replace("{state}", &path(&fixture.state))
+        .replace("{base}", &path(&fixture.base))
+        .replace("{uid}", &fixture.id.to_string());
     for (name, value) in facts {
         text = text.replace(&format!("{{{name}}}"), value);
     }
@@ -431,8 +183,8 @@ impl Boundary {
             name: arguments.join(" "),
             probe,
             arguments: arguments.iter().map(|&word| word.to_string()).collect(),
-            users: vec![User::Root, User::Ordinary],
-            bare_users: vec![User::Root, User::Ordinary],
+            users: vec![SandboxUser::Root, SandboxUser::Ordinary],
+            bare_users: vec![SandboxUser::Root, SandboxUser::Ordinary],
             errnos: Vec::new(),
             must_report: true,
             alone: false,
@@ -442,10 +194,10 @@ impl Boundary {
     /// Whether this kernel has the call at all: asked without guard.
     pub(crate) fn is_known(probe: &'static str, arguments: &[&str]) -> bool {
         const ENOSYS: i64 = 38;
-        let Some(python) = python() else { return false };
-        let place = Place::new(User::Ordinary);
+        let Some(python) = system_python() else { return false };
+        let fixture = SandboxFixture::new(SandboxUser::Ordinary);
         let boundary = Self::new(probe, arguments);
-        let report = boundary.run(place.command(python), &place, &BTreeMap::new());
+        let report = boundary.run(fixture.command(python), &fixture, &BTreeMap::new());
         if report.errno() == Some(ENOSYS) {
             skip(&boundary.name, "this kernel does not have the call");
         }
@@ -453,18 +205,18 @@ impl Boundary {
     }
 
     /// Whether this kernel gives it to somebody: asked without guard.
-    pub(crate) fn is_known_as(probe: &'static str, arguments: &[&str], user: Option<User>) -> bool {
-        let Some(python) = python() else { return false };
-        let user = user.unwrap_or(User::Ordinary);
-        if !User::available().contains(&user) {
+    pub(crate) fn is_known_as(probe: &'static str, arguments: &[&str], user: Option<SandboxUser>) -> bool {
+        let Some(python) = system_python() else { return false };
+        let user = user.unwrap_or(SandboxUser::Ordinary);
+        if !SandboxUser::available().contains(&user) {
             return false;
         }
-        let place = Place::new(user);
-        Self::new(probe, arguments).run(place.command(python), &place, &BTreeMap::new()).succeeded()
+        let fixture = SandboxFixture::new(user);
+        Self::new(probe, arguments).run(fixture.command(python), &fixture, &BTreeMap::new()).succeeded()
     }
 
     /// Only one kind of user can do this without guard.
-    pub(crate) fn bare_only(mut self, user: User) -> Self {
+    pub(crate) fn bare_only(mut self, user: SandboxUser) -> Self {
         self.bare_users = vec![user];
         self
     }
@@ -477,7 +229,7 @@ impl Boundary {
     }
 
     /// It only makes sense for one kind of user.
-    pub(crate) fn only(mut self, user: User) -> Self {
+    pub(crate) fn only(mut self, user: SandboxUser) -> Self {
         self.users = vec![user];
         self.bare_users = vec![user];
         self
@@ -505,29 +257,29 @@ impl Boundary {
     /// effect.
     pub(crate) fn check<S>(
         &self,
-        setup: impl Fn(&Place) -> S + Sync,
-        broken: impl Fn(&Place, &mut S, &Report) -> bool + Sync,
+        setup: impl Fn(&SandboxFixture) -> S + Sync,
+        broken: impl Fn(&SandboxFixture, &mut S, &Report) -> bool + Sync,
     ) {
-        self.check_with(|place| (setup(place), BTreeMap::new()), broken);
+        self.check_with(|fixture| (setup(fixture), BTreeMap::new()), broken);
     }
 
     /// Attacks a process outside.
-    pub(crate) fn check_victim(&self, broken: impl Fn(&Place, &mut Victim, &Report) -> bool + Sync) {
+    pub(crate) fn check_victim(&self, broken: impl Fn(&SandboxFixture, &mut Victim, &Report) -> bool + Sync) {
         self.check_with(Self::victim, broken);
     }
 
     /// The same, when the victim has a message queue.
-    pub(crate) fn check_queue(&self, broken: impl Fn(&Place, &mut Victim, &Report) -> bool + Sync) {
-        let setup = |place: &Place| {
-            let (mut victim, facts) = Self::victim(place);
+    pub(crate) fn check_queue(&self, broken: impl Fn(&SandboxFixture, &mut Victim, &Report) -> bool + Sync) {
+        let setup = |fixture: &SandboxFixture| {
+            let (mut victim, facts) = Self::victim(fixture);
             assert_eq!(victim.make_queue().unwrap()["queued"], 1, "no message queue can be made");
             (victim, facts)
         };
         self.check_with(setup, broken);
     }
 
-    fn victim(place: &Place) -> (Victim, BTreeMap<String, String>) {
-        let victim = Victim::new(place);
+    fn victim(fixture: &SandboxFixture) -> (Victim, BTreeMap<String, String>) {
+        let victim = Victim::new(fixture);
         let names = victim.facts.as_object().unwrap().keys();
         let facts = names.map(|name| (name.clone(), victim.fact(name))).collect();
         (victim, facts)
@@ -535,29 +287,30 @@ impl Boundary {
 
     fn check_with<S>(
         &self,
-        setup: impl Fn(&Place) -> (S, BTreeMap<String, String>) + Sync,
-        broken: impl Fn(&Place, &mut S, &Report) -> bool + Sync,
+        setup: impl Fn(&SandboxFixture) -> (S, BTreeMap<String, String>) + Sync,
+        broken: impl Fn(&SandboxFixture, &mut S, &Report) -> bool + Sync,
     ) {
-        let Some(python) = python() else { return };
-        let bare = |user: User| {
-            let place = if self.alone { Place::of(ORDINARY + 1) } else { Place::new(user) };
-            let (mut state, facts) = setup(&place);
-            let report = self.run(place.command(python), &place, &facts);
-            let works = broken(&place, &mut state, &report);
+        let Some(python) = system_python() else { return };
+        let bare = |user: SandboxUser| {
+            let fixture =
+                if self.alone { SandboxFixture::of_unused_user() } else { SandboxFixture::new(user) };
+            let (mut state, facts) = setup(&fixture);
+            let report = self.run(fixture.command(python), &fixture, &facts);
+            let works = broken(&fixture, &mut state, &report);
             if works {
                 Vec::new()
             } else {
                 vec![format!("without guard as {user:?} it should work: {report:?}")]
             }
         };
-        let sandboxed = |configuration: Configuration| {
-            let place = Place::new(configuration.user);
-            let (mut state, facts) = setup(&place);
-            let mut command = place.guard(configuration, &[]);
+        let sandboxed = |configuration: SandboxConfiguration| {
+            let fixture = SandboxFixture::new(configuration.user);
+            let (mut state, facts) = setup(&fixture);
+            let mut command = fixture.guard(configuration, &[]);
             command.arg(python);
-            let report = self.run(command, &place, &facts);
+            let report = self.run(command, &fixture, &facts);
             let mut failures = Vec::new();
-            if broken(&place, &mut state, &report) {
+            if broken(&fixture, &mut state, &report) {
                 failures.push(format!("{configuration:?} does not hold: {report:?}"));
             }
             if self.must_report && report.errno().is_none() {
@@ -571,8 +324,8 @@ impl Boundary {
         };
         let (bare, sandboxed) = (&bare, &sandboxed);
         let failures: Vec<String> = std::thread::scope(|scope| {
-            let users = User::available().into_iter().filter(|user| self.bare_users.contains(user));
-            let ways = configurations().into_iter().filter(|one| self.users.contains(&one.user));
+            let users = SandboxUser::available().into_iter().filter(|user| self.bare_users.contains(user));
+            let ways = sandbox_configurations().into_iter().filter(|one| self.users.contains(&one.user));
             let mut running: Vec<_> = users.map(|user| scope.spawn(move || bare(user))).collect();
             running.extend(ways.map(|one| scope.spawn(move || sandboxed(one))));
             running.into_iter().flat_map(|one| one.join().unwrap()).collect()
@@ -580,23 +333,16 @@ impl Boundary {
         assert!(failures.is_empty(), "{} {}\n  {}", self.probe, self.name, failures.join("\n  "));
     }
 
-    fn run(&self, mut command: Command, place: &Place, facts: &BTreeMap<String, String>) -> Report {
-        command.arg(tools().join(self.probe));
-        command.args(self.arguments.iter().map(|text| fill(place, text, facts)));
+    fn run(
+        &self,
+        mut command: Command,
+        fixture: &SandboxFixture,
+        facts: &BTreeMap<String, String>,
+    ) -> Report {
+        command.arg(probe_directory().join(self.probe));
+        command.args(self.arguments.iter().map(|text| fill(fixture, text, facts)));
         Report::of(&command.output().unwrap())
     }
-}
-
-/// Waits for something to become true.
-pub(crate) fn eventually(mut holds: impl FnMut() -> bool, patience: Duration) -> bool {
-    let began = Instant::now();
-    while !holds() {
-        if began.elapsed() > patience {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
 }
 
 /// Ended by a signal, directly or as `guard run` tells it.
@@ -606,9 +352,10 @@ pub(crate) fn was_killed(report: &Report) -> bool {
 
 /// Whether the kernel knows a kind of socket at all.
 fn can_be_made(arguments: &[&str]) -> bool {
-    let Some(python) = python() else { return false };
-    let user = User::available()[0];
-    let place = Place::new(user);
-    let report = Boundary::new("sockets.py", arguments).run(place.command(python), &place, &BTreeMap::new());
+    let Some(python) = system_python() else { return false };
+    let user = SandboxUser::available()[0];
+    let fixture = SandboxFixture::new(user);
+    let report =
+        Boundary::new("sockets.py", arguments).run(fixture.command(python), &fixture, &BTreeMap::new());
     report.succeeded()
 }

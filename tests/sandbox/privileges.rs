@@ -2,16 +2,19 @@
 
 use std::os::unix::fs::{MetadataExt, chown};
 
-use super::{Boundary, Place, Report, User, configurations, python, set_mode, tools};
-use crate::support::copy_program;
+use super::{Boundary, Report};
+use crate::support::{
+    SandboxFixture, SandboxUser, copy_program, own_id, probe_directory, sandbox_configurations, set_mode,
+    skip, system_python,
+};
 
 #[test]
 fn no_capability_is_left() {
-    let Some(python) = python() else { return };
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let mut command = place.guard(configuration, &[]);
-        command.arg(python).arg(tools().join("kernel.py")).arg("status");
+    let Some(python) = system_python() else { return };
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let mut command = fixture.guard(configuration, &[]);
+        command.arg(python).arg(probe_directory().join("kernel.py")).arg("status");
         let report = Report::of(&command.output().unwrap());
         let status = report.value();
         let none = "0000000000000000";
@@ -19,7 +22,7 @@ fn no_capability_is_left() {
             assert_eq!(status[set], none, "{configuration:?}: {report:?}");
         }
         // An ordinary user without a namespace cannot change the bounding set, and with no_new_privs has no use for it.
-        if configuration.user == User::Root || configuration.namespaces {
+        if configuration.user == SandboxUser::Root || configuration.namespaces {
             assert_eq!(status["CapBnd"], none, "{configuration:?}: {report:?}");
         }
         assert_eq!(
@@ -33,21 +36,21 @@ fn no_capability_is_left() {
 /// A copy of the interpreter that belongs to root and is set-user-ID.
 #[test]
 fn a_set_user_id_program_gives_nothing() {
-    if super::own_id() != 0 {
-        return super::skip("set-user-ID programs", "only root can make one");
+    if own_id() != 0 {
+        return skip("set-user-ID programs", "only root can make one");
     }
-    let setup = |place: &Place| {
-        let real = std::fs::canonicalize(python().unwrap()).unwrap();
-        let path = place.outside.join("program");
+    let setup = |fixture: &SandboxFixture| {
+        let real = std::fs::canonicalize(system_python().unwrap()).unwrap();
+        let path = fixture.outside.join("program");
         copy_program(&real, &path);
         chown(&path, Some(0), Some(0)).unwrap();
         set_mode(&path, 0o6755);
     };
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
     // (real, effective, saved): the last two change without guard.
-    Boundary::new("kernel.py", &["become-root", "{outside}/program"]).only(User::Ordinary).check(
+    Boundary::new("kernel.py", &["become-root", "{outside}/program"]).only(SandboxUser::Ordinary).check(
         setup,
         |_, (), report| {
             let said = report.value().as_str().unwrap_or_default().to_string();
@@ -65,8 +68,8 @@ const DETOURS: [&str; 6] =
     ["chmod-high", "fchmodat2-empty", "through-proc", "open-in-shared-folder", "mknodat", "tmpfile-changed"];
 
 fn is_not_made(bit: u32, ways: &[&str]) {
-    let made = |place: &Place, (): &mut (), _: &Report| {
-        std::fs::metadata(place.work.join("made")).is_ok_and(|found| found.mode() & bit != 0)
+    let made = |fixture: &SandboxFixture, (): &mut (), _: &Report| {
+        std::fs::metadata(fixture.work.join("made")).is_ok_and(|found| found.mode() & bit != 0)
     };
     for how in ways {
         Boundary::new("kernel.py", &["set-id", how, &format!("{bit:o}")])
@@ -92,27 +95,27 @@ fn no_set_group_id_file_is_made() {
 /// Shared repositories and shared directories have it: new files in them get the directory's group, and nobody gets rights.
 #[test]
 fn directories_may_be_set_group_id() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     let mut failures = Vec::new();
-    for configuration in configurations() {
+    for configuration in sandbox_configurations() {
         for how in ["chmod", "fchmod", "fchmodat", "fchmodat2"] {
-            let place = Place::new(configuration.user);
-            let mut command = place.guard(configuration, &[]);
-            command.arg(python).arg(tools().join("kernel.py")).args(["shared-folder", how]);
+            let fixture = SandboxFixture::new(configuration.user);
+            let mut command = fixture.guard(configuration, &[]);
+            command.arg(python).arg(probe_directory().join("kernel.py")).args(["shared-folder", how]);
             let report = Report::of(&command.output().unwrap());
             let is_shared = |path: &str| {
-                std::fs::metadata(place.work.join(path)).is_ok_and(|found| found.mode() & 0o2000 != 0)
+                std::fs::metadata(fixture.work.join(path)).is_ok_and(|found| found.mode() & 0o2000 != 0)
             };
             if !report.succeeded() || !is_shared("shared") || !is_shared("shared/below") {
                 failures.push(format!("{configuration:?} {how}: {report:?}"));
             }
         }
-        let place = Place::new(configuration.user);
+        let fixture = SandboxFixture::new(configuration.user);
         let script = "set -e; umask 002; mkdir -m 2775 a; touch a/f; chmod 755 a; cp -a a b; tar cf t b; \
                       mkdir c; tar xpf t -C c; chmod 6755 a/f 2>/dev/null && exit 3; exit 0";
-        let output = place.guard(configuration, &[]).args(["/bin/sh", "-c", script]).output().unwrap();
+        let output = fixture.guard(configuration, &[]).args(["/bin/sh", "-c", script]).output().unwrap();
         let mode =
-            |path: &str| std::fs::metadata(place.work.join(path)).map_or(0, |found| found.mode() & 0o7777);
+            |path: &str| std::fs::metadata(fixture.work.join(path)).map_or(0, |found| found.mode() & 0o7777);
         if !output.status.success() || (mode("c/b"), mode("b/f")) != (0o2755, 0o664) {
             failures.push(format!("{configuration:?}: {:o} {:o} {output:?}", mode("c/b"), mode("b/f")));
         }

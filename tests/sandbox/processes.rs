@@ -3,7 +3,11 @@
 
 use std::process::Stdio;
 
-use super::{Boundary, Place, Report, User, Victim, configurations, python, tools};
+use super::{Boundary, Report, Victim};
+use crate::support::{
+    SandboxFixture, SandboxUser, holds_within, own_id, probe_directory, sandbox_configurations, skip,
+    system_python,
+};
 
 fn was_signalled(victim: &mut Victim) -> bool {
     match victim.tell() {
@@ -71,13 +75,13 @@ fn limits_and_priorities_outside_stay() {
         ("io-priority", "ioprio"),
     ] {
         if attack == "affinity" && std::thread::available_parallelism().is_ok_and(|count| count.get() == 1) {
-            super::skip("the affinity of other processes", "there is only one processor");
+            skip("the affinity of other processes", "there is only one processor");
             continue;
         }
         check_fact(&Boundary::new("processes.py", &[attack, "{pid}"]), fact);
     }
-    if super::own_id() != 0 {
-        return super::skip("priorities of everything of a user", "only root can be another one");
+    if own_id() != 0 {
+        return skip("priorities of everything of a user", "only root can be another one");
     }
     let everything: [(&[&str], &str); 3] = [
         (&["priority-user", "0"], "nice"),
@@ -86,21 +90,21 @@ fn limits_and_priorities_outside_stay() {
         (&["io-priority-user", "{uid}"], "ioprio"),
     ];
     for (attack, fact) in everything {
-        check_fact(&Boundary::new("processes.py", attack).only(User::Ordinary).alone(), fact);
+        check_fact(&Boundary::new("processes.py", attack).only(SandboxUser::Ordinary).alone(), fact);
     }
 }
 
 fn check_fact(boundary: &Boundary, fact: &str) {
     // What a fresh one says is what an untouched one says.
-    let place = Place::new(User::Ordinary);
-    let usual = Victim::new(&place).tell().unwrap()[fact].clone();
+    let fixture = SandboxFixture::new(SandboxUser::Ordinary);
+    let usual = Victim::new(&fixture).tell().unwrap()[fact].clone();
     boundary.check_victim(|_, victim, _| victim.tell().is_none_or(|told| told[fact] != usual));
 }
 
 /// Against guard itself: the run goes on, the result is right, and nothing of guard's memory was seen.
 #[test]
 fn the_supervisor_cannot_be_touched() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     let attacks: [&[&str]; 14] = [
         &["kill", "@pid", "9"],
         &["kill", "@pid", "19"],
@@ -118,16 +122,16 @@ fn the_supervisor_cannot_be_touched() {
         &["take-descriptor", "@pid"],
     ];
     for attack in attacks {
-        for configuration in configurations() {
-            let place = Place::new(configuration.user);
-            let mut command = place.guard(configuration, &["--json"]);
-            command.args([python, "-B"]).arg(tools().join("processes.py")).args(attack);
+        for configuration in sandbox_configurations() {
+            let fixture = SandboxFixture::new(configuration.user);
+            let mut command = fixture.guard(configuration, &["--json"]);
+            command.args([python, "-B"]).arg(probe_directory().join("processes.py")).args(attack);
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let pid = child.id();
             let nice = || nice_of(pid);
             let before = nice();
-            std::fs::write(place.work.join("pid.new"), pid.to_string()).unwrap();
-            std::fs::rename(place.work.join("pid.new"), place.work.join("pid")).unwrap();
+            std::fs::write(fixture.work.join("pid.new"), pid.to_string()).unwrap();
+            std::fs::rename(fixture.work.join("pid.new"), fixture.work.join("pid")).unwrap();
             let (finished, after) = finish(child, nice);
             let result: serde_json::Value = serde_json::from_slice(&finished.stdout)
                 .unwrap_or_else(|_| panic!("{configuration:?} {attack:?}: no result: {finished:?}"));
@@ -157,13 +161,10 @@ fn finish(
     watch: impl Fn() -> Option<i64>,
 ) -> (std::process::Output, Option<i64>) {
     let mut last = None;
-    let ended = super::eventually(
-        || {
-            last = watch().or(last);
-            child.try_wait().unwrap().is_some()
-        },
-        std::time::Duration::from_secs(20),
-    );
+    let ended = holds_within(std::time::Duration::from_secs(20), || {
+        last = watch().or(last);
+        child.try_wait().unwrap().is_some()
+    });
     if !ended {
         let _ = child.kill();
     }
@@ -175,7 +176,7 @@ fn finish(
 /// The process between guard and the run: without it nothing would end what was started.
 #[test]
 fn the_first_process_cannot_be_touched() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     for attack in [
         &["kill-above", "1", "9"][..],
         &["kill-above", "1", "19"],
@@ -184,10 +185,10 @@ fn the_first_process_cannot_be_touched() {
         &["scheduler-above", "1"],
         &["limit-above", "2"],
     ] {
-        for configuration in configurations() {
-            let place = Place::new(configuration.user);
-            let mut command = place.guard(configuration, &[]);
-            command.args([python, "-B"]).arg(tools().join("processes.py")).args(attack);
+        for configuration in sandbox_configurations() {
+            let fixture = SandboxFixture::new(configuration.user);
+            let mut command = fixture.guard(configuration, &[]);
+            command.args([python, "-B"]).arg(probe_directory().join("processes.py")).args(attack);
             let report = Report::of(&command.output().unwrap());
             // Signals to process 1 of a namespace vanish without an error, and a limit that ends it ends the whole run with
             // it: that the run came to its end is what counts.

@@ -2,25 +2,31 @@
 //! judged as one program must not become another.
 
 use super::exec::{marker, marker_policy};
-use super::{Configuration, Place, User, configurations, python, tools};
-use crate::support::copy_program;
+use crate::support::{
+    SandboxConfiguration, SandboxFixture, SandboxUser, copy_program, make_directory, probe_directory,
+    sandbox_configurations, skip, system_python,
+};
 
 /// How often the refused program ran, in so many tries. The safe path and the refused one, made for a place.
 fn wins(
-    configuration: Configuration,
+    configuration: SandboxConfiguration,
     options: &[&str],
     probe: &[&str],
-    paths: impl Fn(&Place) -> (String, String),
+    paths: impl Fn(&SandboxFixture) -> (String, String),
 ) -> (usize, String) {
-    let place = Place::new(configuration.user);
-    let policy = marker_policy(&place);
-    let (safe, refused) = paths(&place);
-    let out = place.work.join("out");
-    super::folder(&out, Some(place.id), 0o755);
+    let fixture = SandboxFixture::new(configuration.user);
+    let policy = marker_policy(&fixture);
+    let (safe, refused) = paths(&fixture);
+    let out = fixture.work.join("out");
+    make_directory(&out, Some(fixture.id), 0o755);
     let mut options = options.to_vec();
     options.extend(["--policy", policy.to_str().unwrap()]);
-    let mut command = place.guard(configuration, &options);
-    command.args([python().unwrap(), "-B"]).arg(tools().join("race.py")).args(probe).args([&safe, &refused]);
+    let mut command = fixture.guard(configuration, &options);
+    command
+        .args([system_python().unwrap(), "-B"])
+        .arg(probe_directory().join("race.py"))
+        .args(probe)
+        .args([&safe, &refused]);
     let output = command.arg("innocent").arg(out.join("won-{n}")).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{configuration:?}: {words}");
@@ -28,27 +34,27 @@ fn wins(
 }
 
 /// The file that is refused by its name.
-fn named(place: &Place) -> (String, String) {
-    ("/usr/bin/true".to_string(), marker(place).display().to_string())
+fn named(fixture: &SandboxFixture) -> (String, String) {
+    ("/usr/bin/true".to_string(), marker(fixture).display().to_string())
 }
 
 /// A copy in the working directory, of a program that is refused by its name.
-fn copied(place: &Place) -> (String, String) {
-    let path = place.work.join("innocent");
+fn copied(fixture: &SandboxFixture) -> (String, String) {
+    let path = fixture.work.join("innocent");
     copy_program("/usr/bin/touch".as_ref(), &path);
     ("/usr/bin/true".to_string(), path.display().to_string())
 }
 
 /// The shim, which is let through because it asks by itself.
-fn shim(place: &Place) -> (String, String) {
-    (place.shim().display().to_string(), marker(place).display().to_string())
+fn shim(fixture: &SandboxFixture) -> (String, String) {
+    (fixture.shim().display().to_string(), marker(fixture).display().to_string())
 }
 
-pub(super) fn lost(how: &str, tries: &str, paths: impl Fn(&Place) -> (String, String) + Sync) {
-    if python().is_none() {
+pub(super) fn lost(how: &str, tries: &str, paths: impl Fn(&SandboxFixture) -> (String, String) + Sync) {
+    if system_python().is_none() {
         return;
     }
-    for configuration in configurations() {
+    for configuration in sandbox_configurations() {
         let (won, words) = wins(configuration, &[], &[how, tries], &paths);
         assert_eq!(won, 0, "{configuration:?}: {how} won {won} of {tries}");
         assert!(
@@ -93,12 +99,12 @@ fn a_file_that_changes_does_not_win() {
 /// Without the second look the race is won: these tests are about something.
 #[test]
 fn without_verification_the_race_is_real() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
     for (how, namespaces) in [("process", true), ("thread", false)] {
-        let configuration = Configuration { user: User::Ordinary, namespaces };
-        if !configurations().contains(&configuration) {
+        let configuration = SandboxConfiguration { user: SandboxUser::Ordinary, namespaces };
+        if !sandbox_configurations().contains(&configuration) {
             continue;
         }
         let mut tried = 0;
@@ -109,7 +115,7 @@ fn without_verification_the_race_is_real() {
             }
         }
         if tried >= 3000 {
-            super::skip(&format!("that the race by a {how} is real"), "it was not won in 3,000 tries");
+            skip(&format!("that the race by a {how} is real"), "it was not won in 3,000 tries");
         }
     }
 }

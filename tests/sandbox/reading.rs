@@ -4,7 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::{Boundary, Place, User, configurations, python, tools};
+use super::Boundary;
+use crate::support::{
+    ORDINARY, SandboxFixture, SandboxUser, make_directory, own_id, probe_directory, sandbox_configurations,
+    set_mode, skip, system_python,
+};
 
 const SECRET: &str = "a secret that must not be read";
 
@@ -14,42 +18,43 @@ fn leaked(report: &super::Report) -> bool {
 
 #[test]
 fn the_users_keys_are_not_read() {
-    let setup = |place: &Place| {
-        let folder = place.home.join(".ssh");
-        super::folder(&folder, Some(place.id), 0o700);
-        place.file(&folder.join("id_ed25519"), SECRET)
+    let setup = |fixture: &SandboxFixture| {
+        let folder = fixture.home.join(".ssh");
+        make_directory(&folder, Some(fixture.id), 0o700);
+        fixture.file(&folder.join("id_ed25519"), SECRET)
     };
     for attack in ["read", "read-through-root", "read-through-link"] {
         Boundary::new("files.py", &[attack, "{home}/.ssh/id_ed25519"])
             .check(setup, |_, _: &mut PathBuf, report| leaked(report));
     }
-    let listed = |_: &Place, _: &mut PathBuf, report: &super::Report| report.output.contains("id_ed25519");
+    let listed =
+        |_: &SandboxFixture, _: &mut PathBuf, report: &super::Report| report.output.contains("id_ed25519");
     Boundary::new("files.py", &["list", "{home}/.ssh"]).check(setup, listed);
 }
 
 /// Root without capabilities is still root: the files of others stay theirs.
 #[test]
 fn another_users_files_are_not_read_by_root() {
-    let setup = |place: &Place| {
-        let path = place.outside.join("theirs");
+    let setup = |fixture: &SandboxFixture| {
+        let path = fixture.outside.join("theirs");
         std::fs::write(&path, SECRET).unwrap();
-        super::set_mode(&path, 0o600);
-        std::os::unix::fs::chown(&path, Some(super::ORDINARY), Some(super::ORDINARY)).unwrap();
+        set_mode(&path, 0o600);
+        std::os::unix::fs::chown(&path, Some(ORDINARY), Some(ORDINARY)).unwrap();
     };
     Boundary::new("files.py", &["read", "{outside}/theirs"])
-        .only(User::Root)
+        .only(SandboxUser::Root)
         .check(setup, |_, (), report| leaked(report));
 }
 
 #[test]
 fn password_hashes_are_not_read_by_root() {
     let Ok(shadow) = std::fs::read_to_string("/etc/shadow") else {
-        return super::skip("/etc/shadow", "it cannot be read here");
+        return skip("/etc/shadow", "it cannot be read here");
     };
     let first = shadow.lines().next().unwrap_or_default().to_string();
     for attack in ["read", "read-through-root"] {
         Boundary::new("files.py", &[attack, "/etc/shadow"])
-            .only(User::Root)
+            .only(SandboxUser::Root)
             .check(|_| (), |_, (), report| !first.is_empty() && report.output.contains(&first));
     }
 }
@@ -57,25 +62,26 @@ fn password_hashes_are_not_read_by_root() {
 /// The run's own transcript, as long as it is written: neither read nor changed.
 #[test]
 fn the_transcript_is_neither_read_nor_written() {
-    let Some(python) = python() else { return };
-    for configuration in configurations() {
+    let Some(python) = system_python() else { return };
+    for configuration in sandbox_configurations() {
         for attack in ["read", "append", "unlink", "truncate"] {
-            let place = Place::new(configuration.user);
+            let fixture = SandboxFixture::new(configuration.user);
             // The private home lies beside the transcript: that is how the run knows where it is.
             let code = format!(
                 "import os,sys;sys.path.insert(0,{tools:?});\
                  path=os.path.join(os.path.dirname(os.environ['HOME']),'transcript.jsonl');\
                  sys.argv=['files.py',{attack:?},path];print('TRIED',path);import files",
-                tools = tools().to_str().unwrap(),
+                tools = probe_directory().to_str().unwrap(),
             );
-            let output = place.guard(configuration, &[]).args([python, "-B", "-c", &code]).output().unwrap();
+            let output =
+                fixture.guard(configuration, &[]).args([python, "-B", "-c", &code]).output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let events = place.events();
+            let events = fixture.events();
             let path = text
                 .lines()
                 .find_map(|line| line.strip_prefix("TRIED "))
                 .unwrap_or_else(|| panic!("{output:?}"));
-            assert!(path.starts_with(place.state.to_str().unwrap()), "{path}");
+            assert!(path.starts_with(fixture.state.to_str().unwrap()), "{path}");
             assert!(!text.contains("event_type"), "{configuration:?}: the transcript was read: {text}");
             assert!(
                 text.contains("\"errno\": 13") || text.contains("\"errno\": 2"),
@@ -92,19 +98,19 @@ fn the_transcript_is_neither_read_nor_written() {
 #[test]
 fn what_a_run_opens_stays_its_own() {
     const OTHER: &str = "64021";
-    if super::own_id() != 0 {
-        return super::skip("folders a run opens to everybody", "only root can become another user");
+    if own_id() != 0 {
+        return skip("folders a run opens to everybody", "only root can become another user");
     }
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let scratch = place.base.join("scratch");
-        super::folder(&scratch, Some(place.id), 0o777);
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let scratch = fixture.base.join("scratch");
+        make_directory(&scratch, Some(fixture.id), 0o777);
         // Those who come from outside can get as far as where the runs are kept.
         let own = format!(
             "for f in $TMPDIR /tmp /var/tmp $HOME .; do echo '{SECRET}' > $f/leak; chmod 777 $f $f/leak; done 2>/dev/null; \
              echo ready; while [ ! -e done ]; do sleep 0.02; done"
         );
-        let mut run = place.guard(configuration, &[]);
+        let mut run = fixture.guard(configuration, &[]);
         run.args(["/bin/sh", "-c", &own]).env("TMPDIR", &scratch).stdout(Stdio::piped());
         let mut run = run.spawn().unwrap();
         let mut line = String::new();
@@ -118,12 +124,12 @@ fn what_a_run_opens_stays_its_own() {
                 }
                 None => Command::new("grep"),
             };
-            let found = search.args(["-rl", SECRET]).arg(&place.base).output().unwrap();
+            let found = search.args(["-rl", SECRET]).arg(&fixture.base).output().unwrap();
             let found = String::from_utf8_lossy(&found.stdout).into_owned();
             found.lines().map(PathBuf::from).collect::<Vec<_>>()
         };
         let (everything, seen) = (search(None), search(Some(OTHER)));
-        std::fs::write(place.work.join("done"), "").unwrap();
+        std::fs::write(fixture.work.join("done"), "").unwrap();
         assert!(run.wait().unwrap().success(), "{configuration:?}");
         let in_scratch = everything.iter().filter(|path| path.starts_with(&scratch)).count();
         let in_state = everything.iter().filter(|path| path.ends_with("home/leak")).count();
@@ -134,7 +140,7 @@ fn what_a_run_opens_stays_its_own() {
             "{configuration:?}: {everything:?}"
         );
         // The working directory is the user's, who has opened what is above.
-        assert_eq!(seen, [place.work.join("leak")], "{configuration:?}");
+        assert_eq!(seen, [fixture.work.join("leak")], "{configuration:?}");
     }
 }
 
@@ -142,12 +148,12 @@ fn what_a_run_opens_stays_its_own() {
 /// the run's, and what everybody may read is.
 #[test]
 fn files_that_only_root_may_read_are_not_read_by_root() {
-    if super::own_id() != 0 {
-        return super::skip("root's files below /opt and /usr/local", "only root can make some");
+    if own_id() != 0 {
+        return skip("root's files below /opt and /usr/local", "only root can make some");
     }
     let places = ["/opt", "/usr/local/share"];
     if !std::path::Path::new(places[1]).is_dir() {
-        return super::skip("root's files below /usr/local", "there is no /usr/local/share");
+        return skip("root's files below /usr/local", "there is no /usr/local/share");
     }
     // In mounts of the test's own: the machine's directories stay as they are.
     let prepare = format!(
@@ -163,17 +169,17 @@ fn files_that_only_root_may_read_are_not_read_by_root() {
         places.join(" ")
     );
     let mut failures = Vec::new();
-    let ways = configurations().into_iter().filter(|one| one.user == User::Root);
+    let ways = sandbox_configurations().into_iter().filter(|one| one.user == SandboxUser::Root);
     for configuration in ways.map(Some).chain([None]) {
-        let place = Place::new(User::Root);
+        let fixture = SandboxFixture::new(SandboxUser::Root);
         let mut command = Command::new("unshare");
         command.args(["--mount", "/bin/sh", "-c", &prepare, "sh"]);
         if let Some(configuration) = configuration {
-            let guard = place.guard(configuration, &[]);
+            let guard = fixture.guard(configuration, &[]);
             command.arg(guard.get_program()).args(guard.get_args());
         }
         command.args(["/bin/sh", "-c", &attack]);
-        command.env("HOME", &place.home).env("XDG_STATE_HOME", &place.state).env("PATH", "/usr/bin:/bin");
+        command.env("HOME", &fixture.home).env("XDG_STATE_HOME", &fixture.state).env("PATH", "/usr/bin:/bin");
         let output = command.stdin(Stdio::null()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let seen = text.matches(SECRET).count() + text.lines().filter(|line| *line == "secret").count();

@@ -4,13 +4,17 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use super::{Boundary, Place, Report, User, Victim, configurations, python, tools};
+use super::{Boundary, Report, Victim};
+use crate::support::{
+    SandboxFixture, SandboxUser, holds_within, probe_directory, sandbox_configurations, set_mode, skip,
+    system_python,
+};
 
 fn was_contacted(victim: &mut Victim, report: &Report) -> bool {
     // What was sent is on its way for a moment, longer where the call succeeded.
     let patience = if report.succeeded() { 2000 } else { 20 };
     let mut told = || victim.tell().is_none_or(|told| !told["contacts"].as_array().unwrap().is_empty());
-    super::eventually(&mut told, Duration::from_millis(patience))
+    holds_within(Duration::from_millis(patience), &mut told)
 }
 
 fn holds(attacks: &[&[&str]]) {
@@ -48,33 +52,33 @@ fn unix_datagrams_do_not_go_outside() {
 #[test]
 fn a_socket_in_the_machines_tmp_is_not_reached_through_a_link() {
     for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
-        let setup = |place: &Place| {
-            let name = place.base.file_name().unwrap().to_str().unwrap();
+        let setup = |fixture: &SandboxFixture| {
+            let name = fixture.base.file_name().unwrap().to_str().unwrap();
             let path = PathBuf::from(format!("{folder}/guard-door-{}-{name}", std::process::id()));
             let server = std::os::unix::net::UnixListener::bind(&path).unwrap();
-            super::set_mode(&path, 0o777);
+            set_mode(&path, 0o777);
             server.set_nonblocking(true).unwrap();
-            std::os::unix::fs::symlink(&path, place.base.join("door")).unwrap();
-            std::fs::write(place.outside.join("door-name"), path.to_str().unwrap()).unwrap();
+            std::os::unix::fs::symlink(&path, fixture.base.join("door")).unwrap();
+            std::fs::write(fixture.outside.join("door-name"), path.to_str().unwrap()).unwrap();
             (server, path)
         };
-        let Some(python) = python() else { return };
-        let run = |place: &Place, mut command: std::process::Command, path: &PathBuf| {
-            command.arg(python).arg(tools().join("sockets.py")).arg("unix-behind-link").arg(path);
-            let _ = place;
+        let Some(python) = system_python() else { return };
+        let run = |fixture: &SandboxFixture, mut command: std::process::Command, path: &PathBuf| {
+            command.arg(python).arg(probe_directory().join("sockets.py")).arg("unix-behind-link").arg(path);
+            let _ = fixture;
             Report::of(&command.output().unwrap())
         };
-        for user in User::available() {
-            let place = Place::new(user);
-            let (server, path) = setup(&place);
-            let report = run(&place, place.command("/usr/bin/env"), &path);
+        for user in SandboxUser::available() {
+            let fixture = SandboxFixture::new(user);
+            let (server, path) = setup(&fixture);
+            let report = run(&fixture, fixture.command("/usr/bin/env"), &path);
             assert!(server.accept().is_ok(), "bare {folder}: {report:?}");
             std::fs::remove_file(path).unwrap();
         }
-        for configuration in configurations() {
-            let place = Place::new(configuration.user);
-            let (server, path) = setup(&place);
-            let report = run(&place, place.guard(configuration, &[]), &path);
+        for configuration in sandbox_configurations() {
+            let fixture = SandboxFixture::new(configuration.user);
+            let (server, path) = setup(&fixture);
+            let report = run(&fixture, fixture.guard(configuration, &[]), &path);
             let reached = server.accept().is_ok();
             std::fs::remove_file(path).unwrap();
             assert!(!reached, "{configuration:?} {folder}: {report:?}");
@@ -99,18 +103,18 @@ fn tcp_outside_is_not_reached() {
     if std::net::TcpListener::bind("[::1]:0").is_ok() {
         holds(&[&["tcp6", "{tcp6}"]]);
     } else {
-        super::skip("TCP over IPv6", "there is no ::1 here");
+        skip("TCP over IPv6", "there is no ::1 here");
     }
 }
 
 #[test]
 fn other_protocols_do_not_go_outside() {
     holds(&[&["udp", "{udp}"], &["udp6-mapped", "{udp}"]]);
-    let place = Place::new(User::Ordinary);
-    if python().is_some() && Victim::new(&place).fact("mptcp") != "0" {
+    let fixture = SandboxFixture::new(SandboxUser::Ordinary);
+    if system_python().is_some() && Victim::new(&fixture).fact("mptcp") != "0" {
         holds(&[&["mptcp", "{mptcp}"]]);
     } else {
-        super::skip("MPTCP", "this kernel does not have it");
+        skip("MPTCP", "this kernel does not have it");
     }
 }
 
@@ -118,11 +122,11 @@ fn other_protocols_do_not_go_outside() {
 #[test]
 fn sockets_of_other_kinds_cannot_be_made() {
     let refused = [libc::EPERM, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::ESOCKTNOSUPPORT];
-    let made = |_: &Place, (): &mut (), report: &Report| report.succeeded();
-    let kinds: [(&str, [i32; 3], Option<User>); 12] = [
-        ("raw", [2, 3, 1], Some(User::Root)),
-        ("raw IPv6", [10, 3, 58], Some(User::Root)),
-        ("packet", [17, 3, 0x0300], Some(User::Root)),
+    let made = |_: &SandboxFixture, (): &mut (), report: &Report| report.succeeded();
+    let kinds: [(&str, [i32; 3], Option<SandboxUser>); 12] = [
+        ("raw", [2, 3, 1], Some(SandboxUser::Root)),
+        ("raw IPv6", [10, 3, 58], Some(SandboxUser::Root)),
+        ("packet", [17, 3, 0x0300], Some(SandboxUser::Root)),
         ("kernel events", [16, 3, 15], None),
         ("audit", [16, 3, 9], None),
         ("netfilter", [16, 3, 12], None),
@@ -131,7 +135,7 @@ fn sockets_of_other_kinds_cannot_be_made() {
         ("SCTP", [2, 1, 132], None),
         ("UDP-Lite", [2, 2, 136], None),
         ("crypto", [38, 5, 0], None),
-        ("ping", [2, 2, 1], Some(User::Root)),
+        ("ping", [2, 2, 1], Some(SandboxUser::Root)),
     ];
     for (name, numbers, bare) in kinds {
         let words = numbers.map(|number| number.to_string());
@@ -154,31 +158,32 @@ fn sockets_of_other_kinds_cannot_be_made() {
 /// Somebody outside tries to connect to what the run listens on.
 #[test]
 fn nothing_inside_can_be_reached_from_outside() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     for attack in ["serve", "serve-any", "serve-unbound"] {
-        let run = |mut command: std::process::Command, place: &Place| {
-            command.arg(python).arg(tools().join("sockets.py")).arg(attack).arg(place.work.join("port"));
+        let run = |mut command: std::process::Command, fixture: &SandboxFixture| {
+            command
+                .arg(python)
+                .arg(probe_directory().join("sockets.py"))
+                .arg(attack)
+                .arg(fixture.work.join("port"));
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let mut reached = false;
-            super::eventually(
-                || {
-                    let port = std::fs::read_to_string(place.work.join("port")).unwrap_or_default();
-                    let port = port.parse::<u16>().unwrap_or(0);
-                    reached = port != 0 && std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-                    reached || child.try_wait().unwrap().is_some()
-                },
-                Duration::from_secs(10),
-            );
+            holds_within(Duration::from_secs(10), || {
+                let port = std::fs::read_to_string(fixture.work.join("port")).unwrap_or_default();
+                let port = port.parse::<u16>().unwrap_or(0);
+                reached = port != 0 && std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+                reached || child.try_wait().unwrap().is_some()
+            });
             (reached, Report::of(&child.wait_with_output().unwrap()))
         };
-        for user in User::available() {
-            let place = Place::new(user);
-            let (reached, report) = run(place.command("/usr/bin/env"), &place);
+        for user in SandboxUser::available() {
+            let fixture = SandboxFixture::new(user);
+            let (reached, report) = run(fixture.command("/usr/bin/env"), &fixture);
             assert!(reached, "bare {attack}: {report:?}");
         }
-        for configuration in configurations() {
-            let place = Place::new(configuration.user);
-            let (reached, report) = run(place.guard(configuration, &[]), &place);
+        for configuration in sandbox_configurations() {
+            let fixture = SandboxFixture::new(configuration.user);
+            let (reached, report) = run(fixture.guard(configuration, &[]), &fixture);
             assert!(!reached, "{configuration:?} {attack}: {report:?}");
             assert!(report.errno().is_some_and(|errno| errno != 0), "{configuration:?} {attack}: {report:?}");
         }

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Configuration, Place, User, in_every_configuration, python, tools};
+use crate::support::{
+    SandboxConfiguration, SandboxFixture, SandboxUser, in_every_configuration, probe_directory, system_python,
+};
 
 /// A line for a shell that starts this command.
 fn shell_line(command: &Command) -> String {
@@ -17,29 +19,33 @@ fn shell_line(command: &Command) -> String {
 }
 
 /// The probe as somebody would start it: in the sandbox, or without one.
-fn probe(place: &Place, configuration: Option<Configuration>, arguments: &[&str]) -> String {
+fn probe(
+    fixture: &SandboxFixture,
+    configuration: Option<SandboxConfiguration>,
+    arguments: &[&str],
+) -> String {
     let mut command = match configuration {
         Some(configuration) => {
-            let mut guard = place.guard(configuration, &[]);
-            guard.arg(python().unwrap());
+            let mut guard = fixture.guard(configuration, &[]);
+            guard.arg(system_python().unwrap());
             guard
         }
-        None => place.command(python().unwrap()),
+        None => fixture.command(system_python().unwrap()),
     };
-    command.arg("-B").arg(tools().join("standard_input.py")).args(arguments);
+    command.arg("-B").arg(probe_directory().join("standard_input.py")).args(arguments);
     shell_line(&command)
 }
 
 /// A shell that is fed `script` through a pipe of the user's own, as `ssh host bash -s` feeds it.
-fn shell_fed_by_pipe(place: &Place, shell: &[&str], script: &str) -> String {
-    let mut command = place.command("bash");
+fn shell_fed_by_pipe(fixture: &SandboxFixture, shell: &[&str], script: &str) -> String {
+    let mut command = fixture.command("bash");
     command.args(["-c", "printf %s \"$1\" | \"${@:2}\"", "bash", script]).args(shell);
     let output = command.output().unwrap();
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-fn script(place: &Place, probe: &str) -> String {
-    format!("{probe}\necho after >> {}\n", place.outside.join("after").display())
+fn script(fixture: &SandboxFixture, probe: &str) -> String {
+    format!("{probe}\necho after >> {}\n", fixture.outside.join("after").display())
 }
 
 /// The lines of a file; none when it does not exist.
@@ -50,17 +56,17 @@ fn lines(path: &Path) -> Vec<String> {
 /// The shell that started guard reads its commands from the same pipe: nothing the agent writes becomes one.
 #[test]
 fn an_agent_cannot_write_the_script_that_started_it() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
-    let escapes = |place: &Place, configuration: Option<Configuration>, shell: &[&str]| {
-        let target = place.outside.join("escaped");
+    let escapes = |fixture: &SandboxFixture, configuration: Option<SandboxConfiguration>, shell: &[&str]| {
+        let target = fixture.outside.join("escaped");
         let _ = std::fs::remove_file(&target);
-        let _ = std::fs::remove_file(place.outside.join("after"));
+        let _ = std::fs::remove_file(fixture.outside.join("after"));
         let order = format!("touch {}", target.display());
-        let script = script(place, &probe(place, configuration, &["write", &order]));
-        let said = shell_fed_by_pipe(place, shell, &script);
-        assert_eq!(lines(&place.outside.join("after")), ["after"], "{configuration:?} {shell:?}: {said}");
+        let script = script(fixture, &probe(fixture, configuration, &["write", &order]));
+        let said = shell_fed_by_pipe(fixture, shell, &script);
+        assert_eq!(lines(&fixture.outside.join("after")), ["after"], "{configuration:?} {shell:?}: {said}");
         target.exists()
     };
     let shells: [&[&str]; 4] = [
@@ -69,13 +75,13 @@ fn an_agent_cannot_write_the_script_that_started_it() {
         &["timeout", "60", "bash", "-s", "--", "x"],
         &["bash", "-c", ". /dev/stdin"],
     ];
-    for user in User::available() {
-        let place = Place::new(user);
-        assert!(escapes(&place, None, shells[0]), "without guard the attack works");
+    for user in SandboxUser::available() {
+        let fixture = SandboxFixture::new(user);
+        assert!(escapes(&fixture, None, shells[0]), "without guard the attack works");
     }
-    in_every_configuration(|configuration, place| {
+    in_every_configuration(|configuration, fixture| {
         for shell in shells {
-            assert!(!escapes(place, Some(configuration), shell), "{configuration:?} {shell:?}");
+            assert!(!escapes(fixture, Some(configuration), shell), "{configuration:?} {shell:?}");
         }
     });
 }
@@ -83,21 +89,21 @@ fn an_agent_cannot_write_the_script_that_started_it() {
 /// What an agent reads of its standard input must not decide where the shell that started guard reads on.
 #[test]
 fn an_agent_cannot_read_away_the_script_that_started_it() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
-    in_every_configuration(|configuration, place| {
-        let after = place.outside.join("after");
+    in_every_configuration(|configuration, fixture| {
+        let after = fixture.outside.join("after");
         for (kind, shell) in [("pipe", ["bash", "-s"]), ("file", ["bash", "-s"]), ("pipe", ["sh", "-x"])] {
             let _ = std::fs::remove_file(&after);
             // Six bytes further on the next line is another command.
-            let probe = probe(place, Some(configuration), &["read", "6"]);
+            let probe = probe(fixture, Some(configuration), &["read", "6"]);
             let script = format!("{probe}\n: '23' ; echo after >> {}\n", after.display());
             let said = if kind == "pipe" {
-                shell_fed_by_pipe(place, &shell, &script)
+                shell_fed_by_pipe(fixture, &shell, &script)
             } else {
-                let file = place.file(&place.home.join("script"), &script);
-                let mut command = place.command(shell[0]);
+                let file = fixture.file(&fixture.home.join("script"), &script);
+                let mut command = fixture.command(shell[0]);
                 let output =
                     command.arg(shell[1]).stdin(std::fs::File::open(file).unwrap()).output().unwrap();
                 String::from_utf8_lossy(&output.stdout).into_owned()
@@ -111,14 +117,14 @@ fn an_agent_cannot_read_away_the_script_that_started_it() {
 /// A socket as standard input: the agent gets what comes in, and can send nothing back.
 #[test]
 fn an_agent_cannot_answer_on_its_standard_input() {
-    if python().is_none() {
+    if system_python().is_none() {
         return;
     }
     let received = |mut command: Command| {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"question").unwrap();
         ours.shutdown(Shutdown::Write).unwrap();
-        command.arg("-B").arg(tools().join("standard_input.py")).args(["write", "answer"]);
+        command.arg("-B").arg(probe_directory().join("standard_input.py")).args(["write", "answer"]);
         let output = command.stdin(Stdio::from(OwnedFd::from(theirs))).output().unwrap();
         drop(command);
         assert!(output.status.success(), "{output:?}");
@@ -127,19 +133,19 @@ fn an_agent_cannot_answer_on_its_standard_input() {
         let _ = ours.read_to_end(&mut received);
         String::from_utf8(received).unwrap()
     };
-    for user in User::available() {
-        let place = Place::new(user);
-        assert_eq!(received(place.command(python().unwrap())), "answer\n", "without guard it works");
+    for user in SandboxUser::available() {
+        let fixture = SandboxFixture::new(user);
+        assert_eq!(received(fixture.command(system_python().unwrap())), "answer\n", "without guard it works");
     }
-    in_every_configuration(|configuration, place| {
-        let mut guard = place.guard(configuration, &[]);
-        guard.arg(python().unwrap());
+    in_every_configuration(|configuration, fixture| {
+        let mut guard = fixture.guard(configuration, &[]);
+        guard.arg(system_python().unwrap());
         assert_eq!(received(guard), "", "{configuration:?}");
         // What was sent arrives all the same.
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"question").unwrap();
         ours.shutdown(Shutdown::Write).unwrap();
-        let mut guard = place.guard(configuration, &[]);
+        let mut guard = fixture.guard(configuration, &[]);
         let output = guard.arg("cat").stdin(Stdio::from(OwnedFd::from(theirs))).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "question", "{configuration:?}: {output:?}");
     });
@@ -148,23 +154,23 @@ fn an_agent_cannot_answer_on_its_standard_input() {
 /// guard takes no more of its caller's input than the agent read: whoever shares it finds the rest.
 #[test]
 fn what_the_agent_does_not_read_stays_for_the_caller() {
-    in_every_configuration(|configuration, place| {
+    in_every_configuration(|configuration, fixture| {
         let reader = |command: &str| {
-            let mut guard = place.guard(configuration, &[]);
+            let mut guard = fixture.guard(configuration, &[]);
             guard.args(["sh", "-c", command]);
             shell_line(&guard)
         };
         let text = "one\ntwo\nthree\n";
-        let file = place.file(&place.home.join("list"), text);
+        let file = fixture.file(&fixture.home.join("list"), text);
         let loop_over = format!("while read -r line; do {}; echo \"$line\" >&2; done", reader("true"));
         let part = format!("{}; cat >&2", reader("dd bs=1 count=4 2>&-"));
         for (script, expected) in [(&loop_over, text), (&part, "two\nthree\n")] {
-            let mut bash = place.command("bash");
+            let mut bash = fixture.command("bash");
             let from_file =
                 bash.args(["-c", script]).stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
             assert_eq!(String::from_utf8_lossy(&from_file.stderr), expected, "{configuration:?} {script}");
             let piped = format!("printf '{}' | {{ {script}; }}", text.escape_default());
-            let from_pipe = place.command("bash").args(["-c", &piped]).output().unwrap();
+            let from_pipe = fixture.command("bash").args(["-c", &piped]).output().unwrap();
             assert_eq!(String::from_utf8_lossy(&from_pipe.stderr), expected, "{configuration:?} {script}");
         }
     });
@@ -173,13 +179,13 @@ fn what_the_agent_does_not_read_stays_for_the_caller() {
 /// A large input arrives whole, through a pipe and a script that stands between.
 #[test]
 fn a_large_standard_input_arrives() {
-    in_every_configuration(|configuration, place| {
-        let mut guard = place.guard(configuration, &[]);
+    in_every_configuration(|configuration, fixture| {
+        let mut guard = fixture.guard(configuration, &[]);
         guard.args(["sha256sum"]);
         let script = format!("head -c 33000001 /dev/zero | timeout 60 {}", shell_line(&guard));
         let began = Instant::now();
-        let output = place.command("bash").args(["-c", &script]).output().unwrap();
-        let outside = place.command("bash").args(["-c", "head -c 33000001 /dev/zero | sha256sum"]).output();
+        let output = fixture.command("bash").args(["-c", &script]).output().unwrap();
+        let outside = fixture.command("bash").args(["-c", "head -c 33000001 /dev/zero | sha256sum"]).output();
         assert_eq!(output.stdout, outside.unwrap().stdout, "{configuration:?}: {output:?}");
         assert!(began.elapsed() < Duration::from_secs(20), "{configuration:?}: {:?}", began.elapsed());
     });
@@ -188,10 +194,10 @@ fn a_large_standard_input_arrives() {
 /// Sockets of guard's own still hold the agent's output when the agent has ended: guard ends all the same.
 #[test]
 fn output_that_is_held_open_does_not_keep_guard() {
-    let Some(python) = python() else { return };
-    in_every_configuration(|configuration, place| {
-        let mut guard = place.guard(configuration, &[]);
-        guard.arg(python).arg("-B").arg(tools().join("hold_output.py"));
+    let Some(python) = system_python() else { return };
+    in_every_configuration(|configuration, fixture| {
+        let mut guard = fixture.guard(configuration, &[]);
+        guard.arg(python).arg("-B").arg(probe_directory().join("hold_output.py"));
         let began = Instant::now();
         let output = guard.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

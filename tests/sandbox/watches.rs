@@ -5,13 +5,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Configuration, Place, Report, User, configurations, python, tools};
+use super::Report;
+use crate::support::{
+    SandboxConfiguration, SandboxFixture, SandboxUser, make_directory, probe_directory,
+    sandbox_configurations, skip, system_python,
+};
 
 const NAME: &str = "a-name-that-must-not-be-told";
 
 /// Lets the probe watch a directory, makes a file there from outside, and says whether its name was told.
 fn is_told(mut command: Command, directory: &Path, way: &str) -> (bool, String) {
-    command.arg(tools().join("watches.py")).arg("watch").arg(directory).arg(way);
+    command.arg(probe_directory().join("watches.py")).arg("watch").arg(directory).arg(way);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut said = String::new();
@@ -24,35 +28,35 @@ fn is_told(mut command: Command, directory: &Path, way: &str) -> (bool, String) 
 }
 
 /// A directory of the user's own that the run may not list: beside its own places, and one that no view hides.
-fn unlisted(place: &Place) -> Vec<PathBuf> {
-    let beside = place.base.join("unlisted");
-    super::folder(&beside, Some(place.id), 0o755);
+fn unlisted(fixture: &SandboxFixture) -> Vec<PathBuf> {
+    let beside = fixture.base.join("unlisted");
+    make_directory(&beside, Some(fixture.id), 0o755);
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let is_reachable = target.ancestors().all(|level| std::fs::metadata(level).unwrap().mode() & 0o001 != 0);
     if !is_reachable {
-        super::skip("a place that is neither granted nor hidden", "cargo's folder cannot be reached");
+        skip("a place that is neither granted nor hidden", "cargo's folder cannot be reached");
         return vec![beside];
     }
-    let name = place.base.file_name().unwrap().display();
+    let name = fixture.base.file_name().unwrap().display();
     let elsewhere = target.join(format!("guard-unlisted-{}-{name}", std::process::id()));
-    super::folder(&elsewhere, Some(place.id), 0o755);
+    make_directory(&elsewhere, Some(fixture.id), 0o755);
     vec![beside, elsewhere]
 }
 
 /// What a run, or without one the probe alone, is told in ways that it should not be, or is not told.
-fn attacked(user: User, configuration: Option<Configuration>, python: &str) -> Vec<String> {
+fn attacked(user: SandboxUser, configuration: Option<SandboxConfiguration>, python: &str) -> Vec<String> {
     let mut failures = Vec::new();
     for way in ["path", "relative", "link", "descriptor"] {
-        let place = Place::new(user);
-        for directory in unlisted(&place) {
-            let _ = std::fs::remove_file(place.work.join("link"));
+        let fixture = SandboxFixture::new(user);
+        for directory in unlisted(&fixture) {
+            let _ = std::fs::remove_file(fixture.work.join("link"));
             let command = match configuration {
                 Some(configuration) => {
-                    let mut command = place.guard(configuration, &[]);
+                    let mut command = fixture.guard(configuration, &[]);
                     command.arg(python);
                     command
                 }
-                None => place.command(python),
+                None => fixture.command(python),
             };
             let (told, said) = is_told(command, &directory, way);
             std::fs::remove_dir_all(&directory).unwrap();
@@ -66,9 +70,9 @@ fn attacked(user: User, configuration: Option<Configuration>, python: &str) -> V
 
 #[test]
 fn no_names_are_told_where_the_run_may_not_list() {
-    let Some(python) = python() else { return };
-    let bare = User::available().into_iter().map(|user| (user, None));
-    let guarded = configurations().into_iter().map(|one| (one.user, Some(one)));
+    let Some(python) = system_python() else { return };
+    let bare = SandboxUser::available().into_iter().map(|user| (user, None));
+    let guarded = sandbox_configurations().into_iter().map(|one| (one.user, Some(one)));
     let failures: Vec<String> = std::thread::scope(|scope| {
         let running: Vec<_> = bare
             .chain(guarded)
@@ -82,19 +86,19 @@ fn no_names_are_told_where_the_run_may_not_list() {
 /// Inside what it may read a run watches what it likes.
 #[test]
 fn watchers_work_where_the_run_may_read() {
-    let Some(python) = python() else { return };
+    let Some(python) = system_python() else { return };
     let mut failures = Vec::new();
-    for configuration in configurations() {
-        let place = Place::new(configuration.user);
-        let mut command = place.guard(configuration, &[]);
-        command.arg(python).arg(tools().join("watches.py")).arg("everyday");
+    for configuration in sandbox_configurations() {
+        let fixture = SandboxFixture::new(configuration.user);
+        let mut command = fixture.guard(configuration, &[]);
+        command.arg(python).arg(probe_directory().join("watches.py")).arg("everyday");
         let report = Report::of(&command.output().unwrap());
         if !report.succeeded() {
             failures.push(format!("{configuration:?}: {report:?}"));
         }
-        let mut command = place.guard(configuration, &[]);
+        let mut command = fixture.guard(configuration, &[]);
         command.arg(python);
-        let (told, said) = is_told(command, &place.outside, "path");
+        let (told, said) = is_told(command, &fixture.outside, "path");
         if !told {
             failures.push(format!("{configuration:?}: what may be read may be watched: {said}"));
         }

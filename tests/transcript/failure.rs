@@ -9,7 +9,7 @@ use guard::transcript::{self, EventType, Outcome, Sink, Stream, check};
 use serde_json::json;
 
 use super::{events, path, settings, start};
-use crate::support::Scratch;
+use crate::support::{Scratch, wait_until};
 
 struct Device(std::fs::File);
 
@@ -29,14 +29,6 @@ impl Sink for Device {
     }
 }
 
-fn wait_for(what: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !what() {
-        assert!(start.elapsed() < Duration::from_secs(20), "it does not happen");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 #[test]
 fn a_full_disk_is_told_and_blocks_nobody() {
     let scratch = Scratch::new("full");
@@ -49,7 +41,7 @@ fn a_full_disk_is_told_and_blocks_nobody() {
     let (recorder, writer) = transcript::start_on(full, &settings(&scratch), Some(observer)).unwrap();
     assert_eq!(recorder.failure(), None);
     recorder.record(EventType::Exec, "one", &json!({}));
-    wait_for(|| recorder.failure().is_some());
+    wait_until("the failure is reported", || recorder.failure().is_some());
     assert!(recorder.failure().unwrap().contains("No space left"), "{:?}", recorder.failure());
     for _ in 0..64 {
         recorder.output(Stream::Stdout, &vec![b'x'; 1 << 20]);
@@ -69,7 +61,7 @@ fn an_observer_that_panics_blocks_nobody() {
     for _ in 0..64 {
         recorder.output(Stream::Stdout, &vec![b'x'; 1 << 20]);
     }
-    wait_for(|| recorder.failure().is_some());
+    wait_until("the failure is reported", || recorder.failure().is_some());
     writer.catch_up();
     assert!(writer.finish().is_err());
 }
@@ -107,7 +99,7 @@ fn the_beginning_and_the_end_are_made_durable() {
     let (recorder, writer) = transcript::start_on(disk(false), &settings(&scratch), None).unwrap();
     recorder.record(EventType::RunStarted, "", &json!({}));
     writer.write_now();
-    wait_for(|| kept.lock().unwrap().len() == 1);
+    wait_until("the first event is synced", || kept.lock().unwrap().len() == 1);
     for _ in 0..100 {
         recorder.record(EventType::Exec, "one", &json!({}));
         writer.write_now();
@@ -120,7 +112,7 @@ fn the_beginning_and_the_end_are_made_durable() {
     // What was lost at the beginning is lost, whatever the end says.
     let (recorder, writer) = transcript::start_on(disk(true), &settings(&scratch), None).unwrap();
     recorder.record(EventType::RunStarted, "", &json!({}));
-    wait_for(|| recorder.failure().is_some());
+    wait_until("the failure is reported", || recorder.failure().is_some());
     assert!(writer.finish().is_err());
 }
 
@@ -234,7 +226,7 @@ fn a_line_reaches_the_file_soon_without_anyone_asking() {
     for round in 1..=3 {
         recorder.record(EventType::Exec, "now", &json!({}));
         let start = Instant::now();
-        wait_for(|| events(&scratch).len() == round);
+        wait_until("the event is in the file", || events(&scratch).len() == round);
         // Ten milliseconds are meant; the rest is for a machine that is busy with other tests.
         assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
         // Long enough for the writer to fall asleep once.

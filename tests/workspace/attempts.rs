@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::launch::world::{Ran, World, collect, in_every_world_at_once, program};
+use crate::support::{
+    RunOutcome, TestEnvironment, collect_outcome, guard_program, in_every_environment_at_once,
+};
 
 /// Longer takes no list of attempts, on a busy machine with a slow build.
 const PATIENCE: Duration = Duration::from_secs(110);
@@ -108,7 +110,7 @@ fn differences(before: &Snapshot, after: &Snapshot) -> Vec<(PathBuf, &'static st
 
 /// A user's repository with something in every place, beside it another worktree, a remote and a home.
 struct Scene<'a> {
-    world: &'a World,
+    environment: &'a TestEnvironment,
     root: PathBuf,
 }
 
@@ -153,12 +155,12 @@ echo changed > tracked
 "#;
 
 impl<'a> Scene<'a> {
-    fn new(world: &'a World) -> Self {
-        let root = world.folder.parent().unwrap().to_path_buf();
-        world.outside(SETUP);
+    fn new(environment: &'a TestEnvironment) -> Self {
+        let root = environment.directory.parent().unwrap().to_path_buf();
+        environment.run_outside(SETUP);
         let probe = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/probes/attempts.py");
         std::fs::copy(probe, root.join("tools/attempts.py")).unwrap();
-        Self { world, root }
+        Self { environment, root }
     }
 
     fn tree(&self, name: &str) -> PathBuf {
@@ -182,7 +184,7 @@ impl<'a> Scene<'a> {
     }
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = self.world.command(program);
+        let mut command = self.environment.command(program);
         command
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("HOME", self.root.join("home"))
@@ -221,8 +223,8 @@ impl<'a> Scene<'a> {
 
     /// The agent in the sandbox.
     fn guarded(&self, name: &str, plan: &Path) -> Child {
-        let namespaces = if self.world.namespaces { "require" } else { "off" };
-        let mut command = self.command(program());
+        let namespaces = if self.environment.namespaces { "require" } else { "off" };
+        let mut command = self.command(guard_program());
         command.args(["run", "--json", "--quiet", "--policy", "strict", "--namespaces", namespaces]);
         command.args(["--name", name, "--read"]).arg(self.root.join("tools"));
         command.args(["--", "python3"]).arg(self.root.join("tools/attempts.py")).arg(plan);
@@ -246,7 +248,7 @@ impl<'a> Scene<'a> {
         mut child: Child,
         count: usize,
         mut judge: impl FnMut(&Value, &Snapshot, &Snapshot) -> Result<(), String>,
-    ) -> (Ran, Vec<String>) {
+    ) -> (RunOutcome, Vec<String>) {
         let mut failures = Vec::new();
         let turns = self.tree(name).join(TURNS);
         let started = Instant::now();
@@ -257,12 +259,12 @@ impl<'a> Scene<'a> {
                 let ended = child.try_wait().unwrap().is_some();
                 if ended || started.elapsed() > PATIENCE {
                     let _ = child.kill();
-                    let ran = collect(child, b"", started);
+                    let outcome = collect_outcome(child, b"", started);
                     panic!(
                         "{}: {name}: the agent came to {number} of {count}: {} {}",
-                        self.world.name(),
-                        String::from_utf8_lossy(&ran.output),
-                        ran.error
+                        self.environment.name(),
+                        String::from_utf8_lossy(&outcome.output),
+                        outcome.error
                     );
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -284,7 +286,7 @@ impl<'a> Scene<'a> {
             }
             std::fs::write(turns.join(format!("{number}.go")), "").unwrap();
         }
-        (collect(child, b"", started), failures)
+        (collect_outcome(child, b"", started), failures)
     }
 }
 
@@ -305,13 +307,13 @@ fn is_own(path: &Path, git: &Path, name: &str) -> bool {
 fn nothing_of_the_users_changes_while_an_agent_tries() {
     let list = List::read("live.sh");
     assert!(list.attempts.len() >= 60 || std::env::var_os("GUARD_ATTEMPTS").is_some());
-    in_every_world_at_once(|world| {
-        let scene = Scene::new(world);
+    in_every_environment_at_once(|environment| {
+        let scene = Scene::new(environment);
         let before = scene.user();
         let plan = scene.plan("live", &list, &list.attempts, true, false);
         let mut last: Option<Snapshot> = None;
         let agent = scene.guarded("live", &plan);
-        let (ran, failures) = scene.watch("live", agent, list.attempts.len(), |_, first, now| {
+        let (outcome, failures) = scene.watch("live", agent, list.attempts.len(), |_, first, now| {
             // Also the run's own branch and directory: the agent has only its quarantine.
             let found = differences(last.as_ref().unwrap_or(first), now);
             if found.is_empty() {
@@ -320,10 +322,10 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
             last = Some(now.clone());
             Err(format!("{found:?}"))
         });
-        assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
-        let result = &ran.result;
-        let problem = || format!("{}: {result:#}\n{}", world.name(), ran.error);
-        assert_eq!((&result["success"], ran.code), (&json!(true), 0), "{}", problem());
+        assert!(failures.is_empty(), "{}:\n{}", environment.name(), failures.join("\n"));
+        let result = &outcome.result;
+        let problem = || format!("{}: {result:#}\n{}", environment.name(), outcome.error);
+        assert_eq!((&result["success"], outcome.code), (&json!(true), 0), "{}", problem());
         let subjects: Vec<&str> =
             result["commits"].as_array().unwrap().iter().filter_map(|one| one["subject"].as_str()).collect();
         assert_eq!(subjects, ["honest 1", "honest 2", "honest 3"], "{}", problem());
@@ -332,7 +334,7 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
         let range = "main..refs/heads/task/live";
         assert_eq!(scene.git(&scene.repository(), &["rev-list", "--count", range]), "3", "{}", problem());
         let found = foreign(&scene, "live", &before, true);
-        assert!(found.is_empty(), "{}: {found:?}", world.name());
+        assert!(found.is_empty(), "{}: {found:?}", environment.name());
     });
 }
 
@@ -358,12 +360,12 @@ fn foreign(scene: &Scene<'_>, name: &str, before: &Snapshot, received: bool) -> 
 #[test]
 fn without_guard_every_attempt_changes_something() {
     let list = List::read("live.sh");
-    in_every_world_at_once(|world| {
+    in_every_environment_at_once(|environment| {
         // Namespaces are guard's.
-        if world.namespaces {
+        if environment.namespaces {
             return;
         }
-        let scene = Scene::new(world);
+        let scene = Scene::new(environment);
         let plan = scene.plan("live", &list, &list.attempts, true, true);
         let git = scene.repository().join(".git");
         let attempts: BTreeMap<&str, &Attempt> =
@@ -385,7 +387,7 @@ fn without_guard_every_attempt_changes_something() {
             });
             foreign.next().map(drop).ok_or_else(|| format!("only {found:?}"))
         });
-        assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
+        assert!(failures.is_empty(), "{}:\n{}", environment.name(), failures.join("\n"));
     });
 }
 
@@ -414,12 +416,12 @@ fn canary(scene: &Scene<'_>) -> bool {
 #[test]
 fn what_is_left_behind_changes_nothing() {
     let list = List::read("left.sh");
-    in_every_world_at_once(|world| {
-        let scene = Scene::new(world);
+    in_every_environment_at_once(|environment| {
+        let scene = Scene::new(environment);
         let mut failures = Vec::new();
         for (number, attempt) in list.attempts.iter().enumerate() {
             // Receiving is outside the sandbox: both persons, both ways, by turns.
-            let turn = usize::from(world.namespaces) + 2 * usize::from(world.person.name == "root");
+            let turn = usize::from(environment.namespaces) + 2 * usize::from(environment.user.name == "root");
             if number % 4 != turn && !attempt.notes.contains_key("worlds") {
                 continue;
             }
@@ -427,7 +429,7 @@ fn what_is_left_behind_changes_nothing() {
             let found = leave(&scene, &name, &list, attempt);
             failures.extend(found.into_iter().map(|found| format!("{}: {found}", attempt.name)));
         }
-        assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
+        assert!(failures.is_empty(), "{}:\n{}", environment.name(), failures.join("\n"));
     });
 }
 
@@ -435,12 +437,12 @@ fn what_is_left_behind_changes_nothing() {
 fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<String> {
     let before = scene.user();
     let plan = scene.plan(name, list, std::slice::from_ref(attempt), false, false);
-    let ran = collect(scene.guarded(name, &plan), b"", Instant::now());
-    let (result, repository) = (&ran.result, scene.repository());
+    let outcome = collect_outcome(scene.guarded(name, &plan), b"", Instant::now());
+    let (result, repository) = (&outcome.result, scene.repository());
     let mut wrong = Vec::new();
     let ends = attempt.notes.get("ends").map_or("received 3", String::as_str);
     let branch = format!("refs/heads/task/{name}");
-    let reported = ran.printed();
+    let reported = outcome.printed();
     if !serde_json::from_str(reported.trim()).is_ok_and(|report| came_to_its_end(&report)) {
         wrong.push("the attempt was not made".to_string());
     }
@@ -449,11 +451,11 @@ fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<S
     }
     if let Some(words) = ends.strip_prefix("refused ") {
         let error = result["error"].as_str().unwrap_or_default();
-        if ran.kind() != "receive_refused" || !error.contains(words) || result["commits"] != json!([]) {
+        if outcome.kind() != "receive_refused" || !error.contains(words) || result["commits"] != json!([]) {
             wrong.push(format!("not refused for {words:?}"));
         }
         let run = result["run_id"].as_str().unwrap_or_default();
-        let kept = scene.world.runs().join(run).join("git");
+        let kept = scene.environment.runs_directory().join(run).join("git");
         if kept.symlink_metadata().is_err() || result["worktree"]["unreceived"] != json!(true) {
             wrong.push("the quarantine was not kept".to_string());
         }
@@ -481,7 +483,7 @@ fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<S
         wrong.push("the user's git ran what was planted".to_string());
     }
     if !wrong.is_empty() {
-        wrong.push(format!("{result}\n{}", ran.error));
+        wrong.push(format!("{result}\n{}", outcome.error));
     }
     wrong
 }
@@ -489,11 +491,11 @@ fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<S
 #[test]
 fn without_guard_what_is_left_behind_matters() {
     let list = List::read("left.sh");
-    in_every_world_at_once(|world| {
-        if world.namespaces {
+    in_every_environment_at_once(|environment| {
+        if environment.namespaces {
             return;
         }
-        let scene = Scene::new(world);
+        let scene = Scene::new(environment);
         let plan = scene.plan("left", &list, &list.attempts, true, true);
         let attempts: BTreeMap<&str, &Attempt> =
             list.attempts.iter().map(|attempt| (attempt.name.as_str(), attempt)).collect();
@@ -511,6 +513,6 @@ fn without_guard_what_is_left_behind_matters() {
             };
             if is_real { Ok(()) } else { Err(format!("only {found:?}")) }
         });
-        assert!(failures.is_empty(), "{}:\n{}", world.name(), failures.join("\n"));
+        assert!(failures.is_empty(), "{}:\n{}", environment.name(), failures.join("\n"));
     });
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::launch::world::{Ran, World, in_every_world, program};
+use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment};
 
 /// Objects by hand, and refs as files: no git is needed for it.
 const OBJECTS: &str = "
@@ -29,21 +29,21 @@ def bomb(objects, parent):
 pub(super) const SOON: Duration = Duration::from_secs(40);
 
 /// Guard in the repository, started by these words.
-pub(super) fn guard(world: &World, start: &[&str], words: &[&str]) -> Ran {
+pub(super) fn guard(environment: &TestEnvironment, start: &[&str], words: &[&str]) -> RunOutcome {
     let mut command = match start {
-        [] => world.command(program()),
+        [] => environment.command(guard_program()),
         [first, rest @ ..] => {
-            let mut command = world.command(first);
-            command.args(rest).arg(program());
+            let mut command = environment.command(first);
+            command.args(rest).arg(guard_program());
             command
         }
     };
-    command.args(words).current_dir(world.folder.with_file_name("repository"));
-    world.finish(command, b"")
+    command.args(words).current_dir(environment.directory.with_file_name("repository"));
+    environment.run_to_end(command, b"")
 }
 
-pub(super) fn run(world: &World, start: &[&str], name: &str, script: &str) -> Ran {
-    let namespaces = if world.namespaces { "require" } else { "off" };
+pub(super) fn run(environment: &TestEnvironment, start: &[&str], name: &str, script: &str) -> RunOutcome {
+    let namespaces = if environment.namespaces { "require" } else { "off" };
     let words = [
         "run",
         "--json",
@@ -57,12 +57,12 @@ pub(super) fn run(world: &World, start: &[&str], name: &str, script: &str) -> Ra
         "-c",
         script,
     ];
-    guard(world, start, &words)
+    guard(environment, start, &words)
 }
 
 #[test]
 fn a_git_bomb_is_refused_and_can_be_cleaned_up() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let began = Instant::now();
         let script = format!(
             "{OBJECTS}
@@ -73,21 +73,23 @@ os.makedirs(git + '/refs/heads/task', exist_ok=True)
 new = bomb(git + '/objects', tip)
 open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
         );
-        let ran = run(world, &[], "bomb", &script);
-        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
-        assert_eq!(ran.kind(), "receive_refused", "{}", problem());
-        let error = ran.result["error"].as_str().unwrap_or_default();
+        let outcome = run(environment, &[], "bomb", &script);
+        let problem = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+        assert_eq!(outcome.kind(), "receive_refused", "{}", problem());
+        let error = outcome.result["error"].as_str().unwrap_or_default();
         assert!(error.contains("11111111110 files and directories"), "{}", problem());
-        let findings = ran.result["findings"].to_string();
+        let findings = outcome.result["findings"].to_string();
         assert!(findings.contains("danger.tree"), "{}", problem());
         assert!(began.elapsed() < SOON, "{:?}: {}", began.elapsed(), problem());
         // Nothing of it is in the repository.
-        let tips = world.outside("cd repository && git rev-parse main task/bomb");
+        let tips = environment.run_outside("cd repository && git rev-parse main task/bomb");
         let mut tips = tips.lines();
         assert_eq!(tips.next(), tips.next(), "{}", problem());
-        let ran = guard(world, &[], &["worktree", "clean", "task/bomb"]);
-        assert_eq!(ran.code, 0, "{}: {}", world.name(), ran.error);
-        assert!(!world.folder.with_file_name("repository").join(".worktrees/repository-bomb").exists());
+        let outcome = guard(environment, &[], &["worktree", "clean", "task/bomb"]);
+        assert_eq!(outcome.code, 0, "{}: {}", environment.name(), outcome.error);
+        assert!(
+            !environment.directory.with_file_name("repository").join(".worktrees/repository-bomb").exists()
+        );
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     });
 }
@@ -95,9 +97,9 @@ open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
 /// One that was received by an earlier version, or that somebody fetched.
 #[test]
 fn a_git_bomb_in_the_repository_can_be_cleaned_up() {
-    in_every_world(|world| {
-        let ran = run(world, &[], "bomb", "open('file', 'w').write('uncommitted')");
-        assert_eq!(ran.code, 0, "{}: {}", world.name(), ran.error);
+    in_every_environment(|environment| {
+        let outcome = run(environment, &[], "bomb", "open('file', 'w').write('uncommitted')");
+        assert_eq!(outcome.code, 0, "{}: {}", environment.name(), outcome.error);
         let began = Instant::now();
         let make = format!(
             "{OBJECTS}
@@ -109,16 +111,17 @@ subprocess.check_call(['git', '-C', 'repository', 'update-ref', 'refs/heads/task
 record = json.load(open(path)); record['tip'] = new
 json.dump(record, open(path, 'w'))"
         );
-        let mut python = world.command("python3");
-        let made = python.args(["-c", &make]).current_dir(world.folder.parent().unwrap()).output().unwrap();
+        let mut python = environment.command("python3");
+        let made =
+            python.args(["-c", &make]).current_dir(environment.directory.parent().unwrap()).output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let ran = guard(world, &[], &["worktree", "clean", "task/bomb"]);
-        assert_eq!(ran.code, 0, "{}: {}", world.name(), ran.error);
+        let outcome = guard(environment, &[], &["worktree", "clean", "task/bomb"]);
+        assert_eq!(outcome.code, 0, "{}: {}", environment.name(), outcome.error);
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
-        let worktree = world.outside("git -C repository worktree list --porcelain");
+        let worktree = environment.run_outside("git -C repository worktree list --porcelain");
         assert!(!worktree.contains("task/bomb"), "{worktree}");
         // What was not committed is still somewhere.
-        let kept = world.outside("grep -rl uncommitted state/guard/runs/*/foreign");
+        let kept = environment.run_outside("grep -rl uncommitted state/guard/runs/*/foreign");
         assert!(kept.lines().any(|path| Path::new(path).ends_with("file")), "{kept}");
     });
 }

@@ -4,28 +4,40 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::launch::world::{World, in_two_worlds};
+use crate::support::{TestEnvironment, in_two_environments};
 
-fn root(world: &World) -> PathBuf {
-    world.temporary().parent().unwrap().to_path_buf()
+fn root(environment: &TestEnvironment) -> PathBuf {
+    environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
 /// Runs a script in a directory of the world and gives `KIND PATH` of every file that changed, in order.
-fn changed(world: &World, folder: &str, options: &[&str], script: &str) -> (Vec<String>, bool) {
-    let mut command = world.guard(&[&["--json"], options].concat(), &["bash", "-euc", script]);
-    let ran = world.finish(
+fn changed(
+    environment: &TestEnvironment,
+    folder: &str,
+    options: &[&str],
+    script: &str,
+) -> (Vec<String>, bool) {
+    let mut command = environment.guard_run(&[&["--json"], options].concat(), &["bash", "-euc", script]);
+    let outcome = environment.run_to_end(
         {
-            command.current_dir(root(world).join(folder));
+            command.current_dir(root(environment).join(folder));
             command
         },
         b"",
     );
-    assert_eq!(ran.result["success"], true, "{}: {:#} {}", world.name(), ran.result, ran.error);
+    assert_eq!(
+        outcome.result["success"],
+        true,
+        "{}: {:#} {}",
+        environment.name(),
+        outcome.result,
+        outcome.error
+    );
     let line = |change: &Value| {
         format!("{} {}", change["change"].as_str().unwrap(), change["path"].as_str().unwrap())
     };
-    let list = ran.result["files_changed"].as_array().unwrap().iter().map(line).collect();
-    (list, ran.result["files_changed_truncated"] == true)
+    let list = outcome.result["files_changed"].as_array().unwrap().iter().map(line).collect();
+    (list, outcome.result["files_changed_truncated"] == true)
 }
 
 const REPOSITORY: &str = "git init -q -b main p && cd p && git config user.name U && git config user.email u@e
@@ -34,8 +46,8 @@ echo 'ignored/' > .gitignore && git add . && git commit -qm first && mkdir ignor
 
 #[test]
 fn committed_and_not_and_gone() {
-    in_two_worlds(|world| {
-        world.outside(REPOSITORY);
+    in_two_environments(|environment| {
+        environment.run_outside(REPOSITORY);
         let script = "echo x >> changed; git rm -q gone back; mkdir new; echo n > new/committed; echo t > then-gone
             git add -A; git commit -qm work
             rm gone-later then-gone; echo y >> changed-later; rm -r deep; echo b > back; touch kept
@@ -55,41 +67,45 @@ fn committed_and_not_and_gone() {
             "created then-gone",
         ];
         for (name, way) in [("one", "--keep"), ("two", "--discard")] {
-            let (list, cut) = changed(world, "p", &["--name", name, way], script);
-            assert_eq!((list, cut), (expected.map(str::to_string).to_vec(), false), "{}", world.name());
+            let (list, cut) = changed(environment, "p", &["--name", name, way], script);
+            assert_eq!((list, cut), (expected.map(str::to_string).to_vec(), false), "{}", environment.name());
         }
-        let (list, cut) = changed(world, "p", &["--name", "nothing"], "cat kept > /dev/null");
-        assert_eq!((list, cut), (Vec::new(), false), "{}", world.name());
+        let (list, cut) = changed(environment, "p", &["--name", "nothing"], "cat kept > /dev/null");
+        assert_eq!((list, cut), (Vec::new(), false), "{}", environment.name());
     });
 }
 
 /// In a worktree that was there before, work of the user's own is not the run's.
 #[test]
 fn what_was_changed_before_is_not_the_runs() {
-    in_two_worlds(|world| {
-        world.outside(REPOSITORY);
-        world.outside(
+    in_two_environments(|environment| {
+        environment.run_outside(REPOSITORY);
+        environment.run_outside(
             "cd p && git worktree add -q -b mine ../mine && cd ../mine && echo u >> changed && rm dir/inner && echo u > users",
         );
         std::thread::sleep(std::time::Duration::from_millis(50));
-        let (list, _) = changed(world, "mine", &["--here"], "rm gone; echo x >> kept; echo n > new");
+        let (list, _) = changed(environment, "mine", &["--here"], "rm gone; echo x >> kept; echo n > new");
         let mut expected = vec!["created new", "deleted gone", "modified kept"];
         expected.sort_by_key(|line| line.split(' ').nth(1));
-        assert_eq!(list, expected, "{}", world.name());
+        assert_eq!(list, expected, "{}", environment.name());
     });
 }
 
 /// Many files: a bounded list that says so.
 #[test]
 fn more_than_are_listed() {
-    in_two_worlds(|world| {
-        world.outside(REPOSITORY);
+    in_two_environments(|environment| {
+        environment.run_outside(REPOSITORY);
         let script = "mkdir many; for n in $(seq 1500); do : > many/$n; done; rm gone";
-        let (list, cut) = changed(world, "p", &["--name", "many"], script);
-        assert!(list.len() == 1000 && cut, "{}: {}", world.name(), list.len());
-        assert!(list.contains(&"deleted gone".to_string()), "{}", world.name());
-        let (list, cut) =
-            changed(world, "p", &["--name", "committed"], &format!("{script}; git add -A; git commit -qm x"));
-        assert!(list.len() == 1000 && cut, "{}: {}", world.name(), list.len());
+        let (list, cut) = changed(environment, "p", &["--name", "many"], script);
+        assert!(list.len() == 1000 && cut, "{}: {}", environment.name(), list.len());
+        assert!(list.contains(&"deleted gone".to_string()), "{}", environment.name());
+        let (list, cut) = changed(
+            environment,
+            "p",
+            &["--name", "committed"],
+            &format!("{script}; git add -A; git commit -qm x"),
+        );
+        assert!(list.len() == 1000 && cut, "{}: {}", environment.name(), list.len());
     });
 }

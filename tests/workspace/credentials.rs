@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::launch::world::in_every_world;
+use crate::support::in_every_environment;
 
 /// Every file below a directory that holds this text.
 fn holding(directory: &Path, text: &str) -> String {
@@ -23,22 +23,22 @@ git config --add remote.origin.url 'https://host.example/x https://me:Secret-f6@
 git config branch.main.remote 'https://me:Secret-g7@host.example/x'
 git config 'remote.https://me:Secret-h8@host.example/.url' 'https://host.example/?private_token=Secret-i9-Secret-i9'
 git config 'http.https://host.example/.extraHeader' 'Authorization: basic Secret-j0'";
-    in_every_world(|world| {
-        world.outside(&format!("cd repository\n{settings}"));
-        let root = world.folder.parent().unwrap();
-        let kept = world.outside("cat repository/.git/config");
+    in_every_environment(|environment| {
+        environment.run_outside(&format!("cd repository\n{settings}"));
+        let root = environment.directory.parent().unwrap();
+        let kept = environment.run_outside("cat repository/.git/config");
         assert_eq!(kept.matches("Secret-").count(), 12, "{kept}");
         // What the run can see, and what it says that it was told by others.
         let script = "env; git config --list --show-origin; cat \"$(git rev-parse --git-dir)/config\"; \
                       printf 'https://me:%s@host.example/x %s\\n' Secret-d4 Secret-j0";
-        let namespaces = if world.namespaces { "require" } else { "off" };
-        let mut command = world.command(crate::launch::world::program());
+        let namespaces = if environment.namespaces { "require" } else { "off" };
+        let mut command = environment.command(crate::support::guard_program());
         command.args(["run", "--json", "--namespaces", namespaces, "--name", "t", "--keep", "--"]);
         command.args(["sh", "-c", script]).current_dir(root.join("repository"));
-        let ran = world.finish(command, b"");
-        let printed = ran.printed();
-        let problem = || format!("{}: {:#}\n{}", world.name(), ran.result, ran.error);
-        assert_eq!(ran.code, 0, "{}", problem());
+        let outcome = environment.run_to_end(command, b"");
+        let printed = outcome.printed();
+        let problem = || format!("{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+        assert_eq!(outcome.code, 0, "{}", problem());
         assert!(printed.contains("lfs.https://host.example/x.git/info/lfs.access=basic"), "{}", problem());
         assert!(printed.contains("user@host.example:path"), "{}", problem());
         let own = "https://me:Secret-d4@host.example/x Secret-j0\n";

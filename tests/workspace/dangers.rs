@@ -60,16 +60,16 @@ impl Left {
 
     /// The command that shows that it ran.
     fn proof(&self) -> String {
-        format!("touch {}", self.ran().display())
+        format!("touch {}", self.outcome().display())
     }
 
-    fn ran(&self) -> PathBuf {
+    fn outcome(&self) -> PathBuf {
         self.scratch.0.join("ran")
     }
 
     /// Whether the proof is there; and takes it away.
     fn has_run(&self) -> bool {
-        std::fs::remove_file(self.ran()).is_ok()
+        std::fs::remove_file(self.outcome()).is_ok()
     }
 
     fn commit(&self) {
@@ -133,18 +133,18 @@ fn a_nested_repository_that_is_committed_as_a_gitlink_runs_at_git_status() {
 
 #[test]
 fn a_nested_repository_that_is_not_committed_runs_when_it_is_entered() {
-    for place in ["build/out", "node_modules/x", "target/debug/x"] {
+    for fixture in ["build/out", "node_modules/x", "target/debug/x"] {
         let left = Left::new();
         left.write(".gitignore", "node_modules\ntarget\nbuild\n");
-        let folder = left.tree().join(place);
+        let folder = left.tree().join(fixture);
         plant(&left, &folder);
-        let hook = left.program(&format!("{place}/.git/hooks/post-checkout"), &left.proof());
+        let hook = left.program(&format!("{fixture}/.git/hooks/post-checkout"), &left.proof());
         let _ = left.has_run();
         run(&folder, &["status"]);
         assert!(left.has_run());
         let found = left.inspect();
-        expect(&found, DangerKind::Repository, place, "core.fsmonitor");
-        expect(&found, DangerKind::Repository, place, "hook `post-checkout`");
+        expect(&found, DangerKind::Repository, fixture, "core.fsmonitor");
+        expect(&found, DangerKind::Repository, fixture, "hook `post-checkout`");
         // A hook that cannot be executed is none.
         std::fs::set_permissions(&hook, PermissionsExt::from_mode(0o644)).unwrap();
         assert!(!left.inspect().iter().any(|one| one.what.contains("post-checkout")));

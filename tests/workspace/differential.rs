@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::launch::world::{World, in_two_worlds};
+use crate::support::{TestEnvironment, in_two_environments};
 
 /// A name and what a shell does under it. Later cases find what earlier ones left.
 type Case = (&'static str, &'static str);
@@ -120,15 +120,15 @@ const LAST: Case =
     ("state at the end", "git ls-files -s; git status --porcelain=v2 -b; git diff; git diff --cached");
 
 /// Where a world keeps everything.
-fn root(world: &World) -> PathBuf {
-    world.temporary().parent().unwrap().to_path_buf()
+fn root(environment: &TestEnvironment) -> PathBuf {
+    environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
 /// Runs the cases on both sides and insists that nothing is different.
-fn compare(world: &World, cases: &[Case]) {
-    let root = root(world);
-    world.outside(&format!("rm -rf library sample plain cases .worktrees; ({SAMPLE})"));
-    world.outside("cp -a sample plain && cd plain && git switch -q -c task/same && git status > /dev/null; mkdir ../cases");
+fn compare(environment: &TestEnvironment, cases: &[Case]) {
+    let root = root(environment);
+    environment.run_outside(&format!("rm -rf library sample plain cases .worktrees; ({SAMPLE})"));
+    environment.run_outside("cp -a sample plain && cd plain && git switch -q -c task/same && git status > /dev/null; mkdir ../cases");
     let all: Vec<Case> = cases.iter().copied().chain([LAST]).collect();
     for (number, (_, script)) in all.iter().enumerate() {
         std::fs::write(root.join(format!("cases/{number:03}.case")), script).unwrap();
@@ -138,12 +138,12 @@ fn compare(world: &World, cases: &[Case]) {
     let words = [driver.to_str().unwrap(), root.join("cases").to_str().unwrap()].map(str::to_string);
 
     let dates = ["GIT_AUTHOR_DATE=2024-05-06T07:08:09Z", "GIT_COMMITTER_DATE=2024-05-06T07:08:09Z"];
-    let mut bare = world.command("bash");
+    let mut bare = environment.command("bash");
     bare.args(&words).current_dir(root.join("plain"));
     for (name, value) in dates.iter().filter_map(|pair| pair.split_once('=')) {
         bare.env(name, value);
     }
-    let bare = world.finish(bare, b"");
+    let bare = environment.run_to_end(bare, b"");
     let options = [
         "-q",
         "--policy",
@@ -158,10 +158,10 @@ fn compare(world: &World, cases: &[Case]) {
         "--env",
         dates[1],
     ];
-    let mut guarded = world.guard(&options, &["bash", &words[0], &words[1]]);
+    let mut guarded = environment.guard_run(&options, &["bash", &words[0], &words[1]]);
     guarded.current_dir(root.join("sample"));
-    let guarded = world.finish(guarded, b"");
-    assert_eq!((bare.code, guarded.code), (0, 0), "{}: {}", world.name(), guarded.error);
+    let guarded = environment.run_to_end(guarded, b"");
+    assert_eq!((bare.code, guarded.code), (0, 0), "{}: {}", environment.name(), guarded.error);
 
     let tree = root.join(".worktrees/sample-same");
     let (bare, guarded) = (understand(&bare.output, &root.join("plain")), understand(&guarded.output, &tree));
@@ -175,20 +175,20 @@ fn compare(world: &World, cases: &[Case]) {
             differences += &first_difference("errors", &bare.error, &guarded.error);
         }
     }
-    assert!(differences.is_empty(), "{}:\n{differences}", world.name());
+    assert!(differences.is_empty(), "{}:\n{differences}", environment.name());
 
     // What is there afterwards, seen from outside.
     let state = "git log --format='%H %P %an %ae %ad %cn' && find . -path ./.git -prune -o -printf '%P %y %m %l\\n' | sort \
                  && find . -path ./.git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum";
-    let seen = |folder: &str| world.outside(&format!("cd {folder} && {state}"));
+    let seen = |folder: &str| environment.run_outside(&format!("cd {folder} && {state}"));
     let (bare, guarded) = (seen("plain"), seen(".worktrees/sample-same"));
     let difference = first_difference("state", bare.as_bytes(), guarded.as_bytes());
-    assert!(difference.is_empty(), "{}: {difference}", world.name());
+    assert!(difference.is_empty(), "{}: {difference}", environment.name());
     assert_eq!(
-        world.outside("cd sample && git fsck --strict 2>&1 | grep -v dangling || true"),
+        environment.run_outside("cd sample && git fsck --strict 2>&1 | grep -v dangling || true"),
         "",
         "{}",
-        world.name()
+        environment.name()
     );
 }
 
@@ -608,56 +608,62 @@ const LARGE: &[Case] = &[
 
 #[test]
 fn looking() {
-    in_two_worlds(|world| compare(world, LOOKING));
+    in_two_environments(|environment| compare(environment, LOOKING));
 }
 
 #[test]
 fn history() {
-    in_two_worlds(|world| compare(world, HISTORY));
+    in_two_environments(|environment| compare(environment, HISTORY));
 }
 
 #[test]
 fn adding() {
-    in_two_worlds(|world| compare(world, ADDING));
+    in_two_environments(|environment| compare(environment, ADDING));
 }
 
 #[test]
 fn committing() {
-    in_two_worlds(|world| compare(world, COMMITTING));
+    in_two_environments(|environment| compare(environment, COMMITTING));
 }
 
 #[test]
 fn undoing() {
-    in_two_worlds(|world| compare(world, UNDOING));
+    in_two_environments(|environment| compare(environment, UNDOING));
 }
 
 #[test]
 fn calling_from_everywhere() {
-    in_two_worlds(|world| compare(world, CALLING));
+    in_two_environments(|environment| compare(environment, CALLING));
 }
 
 #[test]
 fn files_of_every_kind() {
-    in_two_worlds(|world| compare(world, FILES));
+    in_two_environments(|environment| compare(environment, FILES));
 }
 
 #[test]
 fn large_things() {
-    in_two_worlds(|world| compare(world, LARGE));
+    in_two_environments(|environment| compare(environment, LARGE));
 }
 
 /// What guard itself is given on standard input goes through unharmed.
 #[test]
 fn a_hundred_megabytes_through_guard() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let input = vec![0xa5; 100_000_000];
-        let mut bare = world.command("git");
+        let mut bare = environment.command("git");
         bare.args(["hash-object", "--stdin"]);
-        let bare = world.finish(bare, &input);
-        let mut guarded =
-            world.guard(&["-q", "--auto", "--policy", "strict"], &["git", "hash-object", "--stdin"]);
-        guarded.current_dir(root(world).join("repository"));
-        let guarded = world.finish(guarded, &input);
-        assert_eq!((guarded.code, &guarded.output), (0, &bare.output), "{}: {}", world.name(), guarded.error);
+        let bare = environment.run_to_end(bare, &input);
+        let mut guarded = environment
+            .guard_run(&["-q", "--auto", "--policy", "strict"], &["git", "hash-object", "--stdin"]);
+        guarded.current_dir(root(environment).join("repository"));
+        let guarded = environment.run_to_end(guarded, &input);
+        assert_eq!(
+            (guarded.code, &guarded.output),
+            (0, &bare.output),
+            "{}: {}",
+            environment.name(),
+            guarded.error
+        );
     });
 }

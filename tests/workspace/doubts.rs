@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 
 use guard::workspace::{KeepPolicy, Limits, Record, Repository, Request, State, Workspace, WorkspaceError};
 
-use super::{Place, commit, git, git_in};
+use crate::support::{TestRepository, agent_commit, agent_git, git, git_in};
 
 const SECRET: &str = "the secret's content";
 
 /// A place with somebody's secrets beside the repository: a file, and a repository.
-fn place() -> Place {
-    let place = Place::new();
-    std::fs::write(place.scratch.0.join("secret.txt"), SECRET).unwrap();
-    let other = place.scratch.0.join("secret");
+fn fixture() -> TestRepository {
+    let fixture = TestRepository::new();
+    std::fs::write(fixture.scratch.0.join("secret.txt"), SECRET).unwrap();
+    let other = fixture.scratch.0.join("secret");
     std::fs::create_dir(&other).unwrap();
     git(&other, &["init", "--quiet"]);
     std::fs::write(other.join("secret.txt"), SECRET).unwrap();
     git(&other, &["add", "."]);
     git(&other, &["commit", "--quiet", "-m", "secret"]);
-    place
+    fixture
 }
 
 /// Every file, directory and link of the place with its bytes.
-fn everything(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
-    let (mut found, mut folders) = (BTreeMap::new(), vec![place.scratch.0.clone()]);
+fn everything(fixture: &TestRepository) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![fixture.scratch.0.clone()]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap().flatten() {
             let (path, kind) = (entry.path(), entry.file_type().unwrap());
@@ -71,8 +71,8 @@ fn is_given_away(workspace: &Workspace) -> bool {
 }
 
 /// Refused for this reason, with the way out; nothing was made, changed or run.
-fn refused(place: &Place, folder: &Path, request: &Request, words: &str) {
-    let before = everything(place);
+fn refused(fixture: &TestRepository, folder: &Path, request: &Request, words: &str) {
+    let before = everything(fixture);
     let repository = Repository::find(folder).unwrap().unwrap();
     match Workspace::open(&repository, request) {
         Err(WorkspaceError::Refused { problem, hint }) => {
@@ -82,7 +82,7 @@ fn refused(place: &Place, folder: &Path, request: &Request, words: &str) {
         other => panic!("not refused for {words:?}: {other:?}"),
     }
     assert!(Workspace::planned(&repository, request).is_err(), "a dry run says so too");
-    let after = everything(place);
+    let after = everything(fixture);
     let changed: Vec<_> = before.iter().filter(|(path, bytes)| after.get(*path) != Some(bytes)).collect();
     let new: Vec<_> = after.keys().filter(|path| !before.contains_key(*path)).collect();
     assert!(changed.is_empty() && new.is_empty(), "{words}: {changed:?} {new:?}");
@@ -94,216 +94,220 @@ fn trusted(folder: &Path, request: &Request) -> Result<Workspace, WorkspaceError
     Workspace::open(&Repository { trusted: true, ..repository }, request)
 }
 
-fn canary(place: &Place) -> PathBuf {
-    place.scratch.0.join("CANARY")
+fn canary(fixture: &TestRepository) -> PathBuf {
+    fixture.scratch.0.join("CANARY")
 }
 
 /// Adds settings to a configuration file, with a word for the program that leaves a canary.
-fn configure(place: &Place, file: &str, text: &[u8]) {
-    let program = format!("touch '{}' && cat", canary(place).display());
+fn configure(fixture: &TestRepository, file: &str, text: &[u8]) {
+    let program = format!("touch '{}' && cat", canary(fixture).display());
     let text = String::from_utf8(text.iter().map(|byte| if *byte == 0xff { 1 } else { *byte }).collect());
     let text = text.unwrap().replace("PROGRAM", &format!("\"{program}\""));
-    let text = text.replace("SECRET", place.scratch.0.join("secret.txt").to_str().unwrap());
+    let text = text.replace("SECRET", fixture.scratch.0.join("secret.txt").to_str().unwrap());
     let bytes: Vec<u8> = text.bytes().map(|byte| if byte == 1 { 0xff } else { byte }).collect();
-    let path = place.repository.join(file);
+    let path = fixture.repository.join(file);
     let old = std::fs::read(&path).unwrap_or_default();
     std::fs::write(path, [old, bytes].concat()).unwrap();
 }
 
-fn attributes(place: &Place, text: &[u8]) {
-    std::fs::write(place.repository.join(".gitattributes"), text).unwrap();
-    place.git(&["add", "-A"]);
-    place.git(&["commit", "--quiet", "-m", "attributes"]);
+fn attributes(fixture: &TestRepository, text: &[u8]) {
+    std::fs::write(fixture.repository.join(".gitattributes"), text).unwrap();
+    fixture.git(&["add", "-A"]);
+    fixture.git(&["commit", "--quiet", "-m", "attributes"]);
 }
 
 /// One attempt: how it is planted, what is said of it.
-type Attempt = (&'static str, fn(&Place), &'static str);
+type Attempt = (&'static str, fn(&TestRepository), &'static str);
 
 #[test]
 fn programs_in_the_configuration() {
     let attempts: &[Attempt] = &[
         (
             "smudge",
-            |place| {
-                attributes(place, b"*.txt filter=evil\n");
-                configure(place, ".git/config", b"[filter \"evil\"]\nsmudge = PROGRAM\n");
+            |fixture| {
+                attributes(fixture, b"*.txt filter=evil\n");
+                configure(fixture, ".git/config", b"[filter \"evil\"]\nsmudge = PROGRAM\n");
             },
             "filter.evil.smudge = touch",
         ),
         (
             "process",
-            |place| {
-                attributes(place, b"*.txt filter=evil\n");
-                configure(place, ".git/config", b"[filter \"evil\"]\nprocess = PROGRAM\n");
+            |fixture| {
+                attributes(fixture, b"*.txt filter=evil\n");
+                configure(fixture, ".git/config", b"[filter \"evil\"]\nprocess = PROGRAM\n");
             },
             "filter.evil.process",
         ),
         (
             // A name that is no text is one for git.
             "bytes",
-            |place| {
-                attributes(place, b"*.txt filter=e\xff\n");
-                configure(place, ".git/config", b"[filter \"e\xff\"]\nsmudge = PROGRAM\n");
+            |fixture| {
+                attributes(fixture, b"*.txt filter=e\xff\n");
+                configure(fixture, ".git/config", b"[filter \"e\xff\"]\nsmudge = PROGRAM\n");
             },
             "filter.e\u{fffd}.smudge",
         ),
         (
             "included",
-            |place| {
-                attributes(place, b"*.txt filter=evil\n");
-                configure(place, "more", b"[filter \"evil\"]\nsmudge = PROGRAM\n");
-                configure(place, ".git/config", b"[include]\npath = ../more\n");
+            |fixture| {
+                attributes(fixture, b"*.txt filter=evil\n");
+                configure(fixture, "more", b"[filter \"evil\"]\nsmudge = PROGRAM\n");
+                configure(fixture, ".git/config", b"[include]\npath = ../more\n");
             },
             "include.path = ../more",
         ),
         (
             "included-if",
-            |place| {
-                attributes(place, b"*.txt filter=evil\n");
-                configure(place, "more", b"[filter \"evil\"]\nsmudge = PROGRAM\n");
-                configure(place, ".git/config", b"[includeIf \"gitdir:**\"]\npath = ../more\n");
+            |fixture| {
+                attributes(fixture, b"*.txt filter=evil\n");
+                configure(fixture, "more", b"[filter \"evil\"]\nsmudge = PROGRAM\n");
+                configure(fixture, ".git/config", b"[includeIf \"gitdir:**\"]\npath = ../more\n");
             },
             "filter.evil.smudge",
         ),
         (
             "worktree",
-            |place| {
-                attributes(place, b"*.txt filter=evil\n");
-                place.git(&["config", "extensions.worktreeConfig", "true"]);
-                configure(place, ".git/config.worktree", b"[filter \"evil\"]\nsmudge = PROGRAM\n");
+            |fixture| {
+                attributes(fixture, b"*.txt filter=evil\n");
+                fixture.git(&["config", "extensions.worktreeConfig", "true"]);
+                configure(fixture, ".git/config.worktree", b"[filter \"evil\"]\nsmudge = PROGRAM\n");
             },
             "filter.evil.smudge",
         ),
     ];
     for (name, plant, words) in attempts {
-        let place = place();
-        plant(&place);
-        refused(&place, &place.repository, &place.request(name), words);
-        assert!(!canary(&place).exists(), "{name}");
-        let _ = trusted(&place.repository, &place.request(name));
-        assert!(canary(&place).exists(), "{name}: it is real");
+        let fixture = fixture();
+        plant(&fixture);
+        refused(&fixture, &fixture.repository, &fixture.request(name), words);
+        assert!(!canary(&fixture).exists(), "{name}");
+        let _ = trusted(&fixture.repository, &fixture.request(name));
+        assert!(canary(&fixture).exists(), "{name}: it is real");
     }
-    let place = place();
-    configure(&place, ".git/config", b"[hook \"evil\"]\nevent = post-checkout\ncommand = PROGRAM\n");
-    refused(&place, &place.repository, &place.request("hook"), "hook.evil.command");
+    let fixture = fixture();
+    configure(&fixture, ".git/config", b"[hook \"evil\"]\nevent = post-checkout\ncommand = PROGRAM\n");
+    refused(&fixture, &fixture.repository, &fixture.request("hook"), "hook.evil.command");
 }
 
 /// Settings that only show from the main worktree, for a run that is started in a linked one.
 #[test]
 fn settings_of_the_main_worktree() {
-    let place = place();
-    place.git(&["worktree", "add", "--quiet", "../linked", "-b", "linked"]);
-    place.git(&["config", "extensions.worktreeConfig", "true"]);
-    configure(&place, ".git/config.worktree", b"[filter \"evil\"]\nclean = PROGRAM\n");
-    let linked = place.scratch.0.join("linked");
-    refused(&place, &linked, &place.request("x"), "filter.evil.clean");
-    let here = Request { here: true, ..place.request("x") };
-    refused(&place, &linked, &here, "filter.evil.clean");
+    let fixture = fixture();
+    fixture.git(&["worktree", "add", "--quiet", "../linked", "-b", "linked"]);
+    fixture.git(&["config", "extensions.worktreeConfig", "true"]);
+    configure(&fixture, ".git/config.worktree", b"[filter \"evil\"]\nclean = PROGRAM\n");
+    let linked = fixture.scratch.0.join("linked");
+    refused(&fixture, &linked, &fixture.request("x"), "filter.evil.clean");
+    let here = Request { here: true, ..fixture.request("x") };
+    refused(&fixture, &linked, &here, "filter.evil.clean");
 }
 
 /// The fetch that a partial clone does for a missing file runs what its configuration says.
 #[test]
 fn a_partial_clone_fetches_for_nobody_unasked() {
-    let mut place = place();
-    std::fs::write(place.repository.join("later.txt"), "later\n").unwrap();
-    place.git(&["add", "-A"]);
-    place.git(&["commit", "--quiet", "-m", "later"]);
-    place.git(&["config", "uploadpack.allowFilter", "true"]);
-    let url = format!("file://{}", place.repository.display());
-    git(&place.scratch.0, &["clone", "--quiet", "--no-checkout", "--filter=blob:none", &url, "part"]);
-    place.repository = place.scratch.0.join("part");
-    let program = format!("touch '{}'; git-upload-pack", canary(&place).display());
-    place.git(&["config", "remote.origin.uploadpack", &program]);
-    let refs = place.git(&["for-each-ref"]);
-    match Workspace::open(&place.find(), &place.request("part")) {
+    let mut fixture = fixture();
+    std::fs::write(fixture.repository.join("later.txt"), "later\n").unwrap();
+    fixture.git(&["add", "-A"]);
+    fixture.git(&["commit", "--quiet", "-m", "later"]);
+    fixture.git(&["config", "uploadpack.allowFilter", "true"]);
+    let url = format!("file://{}", fixture.repository.display());
+    git(&fixture.scratch.0, &["clone", "--quiet", "--no-checkout", "--filter=blob:none", &url, "part"]);
+    fixture.repository = fixture.scratch.0.join("part");
+    let program = format!("touch '{}'; git-upload-pack", canary(&fixture).display());
+    fixture.git(&["config", "remote.origin.uploadpack", &program]);
+    let refs = fixture.git(&["for-each-ref"]);
+    match Workspace::open(&fixture.find(), &fixture.request("part")) {
         Err(WorkspaceError::Refused { problem, hint }) => {
             assert!(problem.contains("partial clone") && hint.contains("--trust-repository"), "{problem}");
         }
         other => panic!("{other:?}"),
     }
-    assert!(!canary(&place).exists());
-    assert_eq!(place.git(&["for-each-ref"]), refs);
-    assert!(!place.scratch.0.join(".worktrees").exists());
-    let workspace = trusted(&place.repository, &place.request("again")).unwrap();
-    assert!(canary(&place).exists() && workspace.worktree().join("later.txt").exists(), "it is real");
+    assert!(!canary(&fixture).exists());
+    assert_eq!(fixture.git(&["for-each-ref"]), refs);
+    assert!(!fixture.scratch.0.join(".worktrees").exists());
+    let workspace = trusted(&fixture.repository, &fixture.request("again")).unwrap();
+    assert!(canary(&fixture).exists() && workspace.worktree().join("later.txt").exists(), "it is real");
 }
 
 /// Parts of the git directory that are links out of it, or that name files outside to be copied.
 #[test]
 fn files_that_lie_elsewhere() {
-    fn link(place: &Place, name: &str) {
-        let path = place.repository.join(name);
+    fn link(fixture: &TestRepository, name: &str) {
+        let path = fixture.repository.join(name);
         let _ = std::fs::remove_file(&path);
-        symlink(place.scratch.0.join("secret.txt"), path).unwrap();
+        symlink(fixture.scratch.0.join("secret.txt"), path).unwrap();
     }
     let attempts: &[Attempt] = &[
-        ("exclude", |place| link(place, ".git/info/exclude"), "exclude is a symbolic link to a file outside"),
-        ("attributes", |place| link(place, ".git/info/attributes"), "info/attributes is a symbolic link"),
-        ("hook", |place| link(place, ".git/hooks/pre-commit"), "hooks/pre-commit is a symbolic link"),
+        (
+            "exclude",
+            |fixture| link(fixture, ".git/info/exclude"),
+            "exclude is a symbolic link to a file outside",
+        ),
+        ("attributes", |fixture| link(fixture, ".git/info/attributes"), "info/attributes is a symbolic link"),
+        ("hook", |fixture| link(fixture, ".git/hooks/pre-commit"), "hooks/pre-commit is a symbolic link"),
         (
             "hooks",
-            |place| {
-                std::fs::remove_dir_all(place.repository.join(".git/hooks")).unwrap();
-                symlink(place.scratch.0.join("secret"), place.repository.join(".git/hooks")).unwrap();
+            |fixture| {
+                std::fs::remove_dir_all(fixture.repository.join(".git/hooks")).unwrap();
+                symlink(fixture.scratch.0.join("secret"), fixture.repository.join(".git/hooks")).unwrap();
             },
             "/.git/hooks is a symbolic link",
         ),
         (
             "hooks-path",
-            |place| {
-                let folder = place.scratch.0.join("secret");
-                place.git(&["config", "core.hooksPath", folder.to_str().unwrap()]);
+            |fixture| {
+                let folder = fixture.scratch.0.join("secret");
+                fixture.git(&["config", "core.hooksPath", folder.to_str().unwrap()]);
             },
             "core.hookspath = ",
         ),
         (
             "hook-in-path",
-            |place| {
-                std::fs::create_dir(place.repository.join("hooks")).unwrap();
-                link(place, "hooks/pre-commit");
-                place.git(&["config", "core.hooksPath", "hooks"]);
+            |fixture| {
+                std::fs::create_dir(fixture.repository.join("hooks")).unwrap();
+                link(fixture, "hooks/pre-commit");
+                fixture.git(&["config", "core.hooksPath", "hooks"]);
             },
             "hooks/pre-commit is a symbolic link",
         ),
         (
             "husky",
-            |place| {
-                std::fs::create_dir_all(place.repository.join(".husky/_")).unwrap();
-                link(place, ".husky/pre-commit");
-                place.git(&["config", "core.hooksPath", ".husky/_"]);
+            |fixture| {
+                std::fs::create_dir_all(fixture.repository.join(".husky/_")).unwrap();
+                link(fixture, ".husky/pre-commit");
+                fixture.git(&["config", "core.hooksPath", ".husky/_"]);
             },
             ".husky/pre-commit is a symbolic link",
         ),
         (
             "excludes-file",
-            |place| configure(place, ".git/config", b"[core]\nexcludesFile = SECRET\n"),
+            |fixture| configure(fixture, ".git/config", b"[core]\nexcludesFile = SECRET\n"),
             "core.excludesfile = ",
         ),
         (
             "excludes-file-up",
-            |place| configure(place, ".git/config", b"[core]\nexcludesFile = ../secret.txt\n"),
+            |fixture| configure(fixture, ".git/config", b"[core]\nexcludesFile = ../secret.txt\n"),
             "core.excludesfile = ../secret.txt",
         ),
         (
             "excludes-file-link",
-            |place| {
-                link(place, "list");
-                configure(place, ".git/config", b"[core]\nexcludesFile = list\n");
+            |fixture| {
+                link(fixture, "list");
+                configure(fixture, ".git/config", b"[core]\nexcludesFile = list\n");
             },
             "core.excludesfile = list",
         ),
         (
             "attributes-file",
-            |place| configure(place, ".git/config", b"[core]\nattributesFile = SECRET\n"),
+            |fixture| configure(fixture, ".git/config", b"[core]\nattributesFile = SECRET\n"),
             "core.attributesfile = ",
         ),
     ];
     for (name, plant, words) in attempts {
-        let place = place();
-        plant(&place);
-        refused(&place, &place.repository, &place.request(name), words);
+        let fixture = fixture();
+        plant(&fixture);
+        refused(&fixture, &fixture.repository, &fixture.request(name), words);
         // In some places git trips over it, but what was copied was copied.
-        let workspace = trusted(&place.repository, &place.request(name)).unwrap();
+        let workspace = trusted(&fixture.repository, &fixture.request(name)).unwrap();
         assert!(is_given_away(&workspace), "{name}: it is real");
     }
 }
@@ -311,47 +315,47 @@ fn files_that_lie_elsewhere() {
 /// A directory with a `.git` of the agent's that makes another repository of it.
 #[test]
 fn another_repository_in_the_place_of_this_one() {
-    fn folder(place: &Place) -> PathBuf {
-        place.scratch.0.join("plain")
+    fn folder(fixture: &TestRepository) -> PathBuf {
+        fixture.scratch.0.join("plain")
     }
-    fn init(place: &Place) -> PathBuf {
-        git(&folder(place), &["init", "--quiet"]);
-        folder(place).join(".git")
+    fn init(fixture: &TestRepository) -> PathBuf {
+        git(&folder(fixture), &["init", "--quiet"]);
+        folder(fixture).join(".git")
     }
-    fn link(place: &Place, parts: &[&str]) {
-        let git = init(place);
+    fn link(fixture: &TestRepository, parts: &[&str]) {
+        let git = init(fixture);
         for part in parts {
             std::fs::remove_dir_all(git.join(part)).unwrap();
-            symlink(place.scratch.0.join("secret/.git").join(part), git.join(part)).unwrap();
+            symlink(fixture.scratch.0.join("secret/.git").join(part), git.join(part)).unwrap();
         }
     }
     let attempts: &[Attempt] = &[
         (
             "file",
-            |place| std::fs::write(folder(place).join(".git"), "gitdir: ../secret/.git\n").unwrap(),
+            |fixture| std::fs::write(folder(fixture).join(".git"), "gitdir: ../secret/.git\n").unwrap(),
             "do not point to each other",
         ),
-        ("link", |place| symlink("../secret/.git", folder(place).join(".git")).unwrap(), "do not point"),
+        ("link", |fixture| symlink("../secret/.git", folder(fixture).join(".git")).unwrap(), "do not point"),
         (
             "common",
-            |place| std::fs::write(init(place).join("commondir"), "../../secret/.git\n").unwrap(),
+            |fixture| std::fs::write(init(fixture).join("commondir"), "../../secret/.git\n").unwrap(),
             "is not one of its worktrees",
         ),
         (
             "bare",
-            |place| {
-                git(&folder(place), &["init", "--quiet", "--bare"]);
-                std::fs::write(folder(place).join("commondir"), "../secret/.git\n").unwrap();
+            |fixture| {
+                git(&folder(fixture), &["init", "--quiet", "--bare"]);
+                std::fs::write(folder(fixture).join("commondir"), "../secret/.git\n").unwrap();
             },
             "is not one of its worktrees",
         ),
-        ("objects", |place| link(place, &["objects", "refs"]), ".git/objects is a symbolic link"),
+        ("objects", |fixture| link(fixture, &["objects", "refs"]), ".git/objects is a symbolic link"),
         (
             "borrowed",
-            |place| {
-                link(place, &["refs"]);
-                let objects = place.scratch.0.join("secret/.git/objects");
-                let file = folder(place).join(".git/objects/info/alternates");
+            |fixture| {
+                link(fixture, &["refs"]);
+                let objects = fixture.scratch.0.join("secret/.git/objects");
+                let file = folder(fixture).join(".git/objects/info/alternates");
                 std::fs::write(file, format!("{}\n", objects.display())).unwrap();
             },
             "it borrows objects from",
@@ -359,9 +363,9 @@ fn another_repository_in_the_place_of_this_one() {
         (
             // git takes a broken quote for a part of the name.
             "quoted",
-            |place| {
-                link(place, &["refs"]);
-                let objects = folder(place).join(".git/objects");
+            |fixture| {
+                link(fixture, &["refs"]);
+                let objects = folder(fixture).join(".git/objects");
                 std::fs::create_dir(objects.join("\"")).unwrap();
                 std::fs::write(objects.join("info/alternates"), "\"/../../../../secret/.git/objects\n")
                     .unwrap();
@@ -370,11 +374,11 @@ fn another_repository_in_the_place_of_this_one() {
         ),
     ];
     for (name, plant, words) in attempts {
-        let place = place();
-        std::fs::create_dir(folder(&place)).unwrap();
-        plant(&place);
-        refused(&place, &folder(&place), &place.request(name), words);
-        match trusted(&folder(&place), &place.request(name)) {
+        let fixture = fixture();
+        std::fs::create_dir(folder(&fixture)).unwrap();
+        plant(&fixture);
+        refused(&fixture, &folder(&fixture), &fixture.request(name), words);
+        match trusted(&folder(&fixture), &fixture.request(name)) {
             Ok(workspace) => assert!(is_given_away(&workspace), "{name}: it is real"),
             // guard itself does not read this list as git does, so the private repository is no good.
             Err(error) => assert_eq!(*name, "quoted", "{error}"),
@@ -385,17 +389,17 @@ fn another_repository_in_the_place_of_this_one() {
 /// A repository that says that somebody else's worktree is its own: untracked files are brought from there.
 #[test]
 fn the_working_tree_of_another_repository() {
-    let place = place();
-    place.git(&["worktree", "add", "--quiet", "../users", "-b", "users"]);
-    let (users, planted) = (place.scratch.0.join("users"), place.scratch.0.join("planted"));
+    let fixture = fixture();
+    fixture.git(&["worktree", "add", "--quiet", "../users", "-b", "users"]);
+    let (users, planted) = (fixture.scratch.0.join("users"), fixture.scratch.0.join("planted"));
     std::fs::write(users.join(".env"), SECRET).unwrap();
     std::fs::create_dir(&planted).unwrap();
     git(&planted, &["init", "--quiet"]);
     git(&planted, &["commit", "--quiet", "--allow-empty", "-m", "planted"]);
     git(&planted, &["worktree", "add", "--quiet", "../second", "-b", "second"]);
-    let request = |name: &str| Request { copy: vec![".env".into()], ..place.request(name) };
+    let request = |name: &str| Request { copy: vec![".env".into()], ..fixture.request(name) };
     git(&planted, &["config", "core.worktree", users.to_str().unwrap()]);
-    refused(&place, &planted, &request("main"), "do not point to each other");
+    refused(&fixture, &planted, &request("main"), "do not point to each other");
     assert!(is_given_away(&trusted(&planted, &request("main")).unwrap()), "it is real");
 
     // The same from a linked worktree of the planted one, which leads back to the user's.
@@ -405,52 +409,52 @@ fn the_working_tree_of_another_repository() {
     std::fs::write(admin.join("config.worktree"), format!("[core]\nworktree = {}\n", users.display()))
         .unwrap();
     std::fs::write(admin.join("gitdir"), format!("{}\n", users.join(".git").display())).unwrap();
-    refused(&place, &place.scratch.0.join("second"), &request("linked"), "do not point to each other");
+    refused(&fixture, &fixture.scratch.0.join("second"), &request("linked"), "do not point to each other");
 }
 
 /// Links where git writes: it would write elsewhere.
 #[test]
 fn nothing_is_written_through_links() {
-    let place = place();
-    let folder = place.repository.join(".git/logs/refs/heads/task");
+    let fixture = fixture();
+    let folder = fixture.repository.join(".git/logs/refs/heads/task");
     std::fs::create_dir_all(&folder).unwrap();
-    symlink(canary(&place), folder.join("log")).unwrap();
-    refused(&place, &place.repository, &place.request("log"), "is a symbolic link to a missing file");
-    trusted(&place.repository, &place.request("log")).unwrap();
-    assert!(canary(&place).exists(), "it is real");
+    symlink(canary(&fixture), folder.join("log")).unwrap();
+    refused(&fixture, &fixture.repository, &fixture.request("log"), "is a symbolic link to a missing file");
+    trusted(&fixture.repository, &fixture.request("log")).unwrap();
+    assert!(canary(&fixture).exists(), "it is real");
 
     // A commit with a link in the place of a directory that something untracked is brought into.
-    let place = self::place();
-    let (outside, request) = (place.scratch.0.join("secret"), place.request("through"));
-    symlink(&outside, place.repository.join("conf")).unwrap();
-    place.git(&["add", "-A"]);
-    place.git(&["commit", "--quiet", "-m", "a link"]);
-    let base = place.git(&["rev-parse", "HEAD"]);
-    place.git(&["reset", "--quiet", "--hard", "HEAD^"]);
-    std::fs::create_dir(place.repository.join("conf")).unwrap();
-    std::fs::write(place.repository.join("conf/local"), "local\n").unwrap();
+    let fixture = self::fixture();
+    let (outside, request) = (fixture.scratch.0.join("secret"), fixture.request("through"));
+    symlink(&outside, fixture.repository.join("conf")).unwrap();
+    fixture.git(&["add", "-A"]);
+    fixture.git(&["commit", "--quiet", "-m", "a link"]);
+    let base = fixture.git(&["rev-parse", "HEAD"]);
+    fixture.git(&["reset", "--quiet", "--hard", "HEAD^"]);
+    std::fs::create_dir(fixture.repository.join("conf")).unwrap();
+    std::fs::write(fixture.repository.join("conf/local"), "local\n").unwrap();
     let request = Request { copy: vec!["conf/local".into()], base: Some(base), ..request };
-    let workspace = place.open_with(&request);
+    let workspace = fixture.open_with(&request);
     assert!(workspace.worktree().join("conf").is_symlink() && !outside.join("local").exists());
 }
 
 #[test]
 fn what_is_brought_does_not_come_from_elsewhere() {
-    let place = place();
-    symlink(place.scratch.0.join("secret.txt"), place.repository.join(".env")).unwrap();
-    symlink(place.scratch.0.join("secret"), place.repository.join("node_modules")).unwrap();
-    symlink("a.txt", place.repository.join("inside")).unwrap();
+    let fixture = fixture();
+    symlink(fixture.scratch.0.join("secret.txt"), fixture.repository.join(".env")).unwrap();
+    symlink(fixture.scratch.0.join("secret"), fixture.repository.join("node_modules")).unwrap();
+    symlink("a.txt", fixture.repository.join("inside")).unwrap();
     let request = |name: &str| Request {
         copy: vec![".env".into(), "inside".into()],
         link_readonly: vec!["node_modules".into()],
-        ..place.request(name)
+        ..fixture.request(name)
     };
-    let workspace = place.open_with(&request("bring"));
+    let workspace = fixture.open_with(&request("bring"));
     let brought: Vec<_> = workspace.record().brought.iter().map(|one| one.path.clone()).collect();
     assert_eq!(brought, [Path::new("inside")]);
     assert!(!is_given_away(&workspace));
     assert!(!workspace.readable().iter().any(|path| path.ends_with("secret")), "{:?}", workspace.readable());
-    let workspace = trusted(&place.repository, &request("trusted")).unwrap();
+    let workspace = trusted(&fixture.repository, &request("trusted")).unwrap();
     assert!(is_given_away(&workspace) && workspace.record().brought.len() == 3, "it is real");
 }
 
@@ -462,20 +466,20 @@ fn pipes_in_the_place_of_files() {
         nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
     }
     for file in ["info/exclude", "refs/heads/other", "hooks/pre-commit", "worktrees/x/HEAD"] {
-        let place = place();
-        let path = place.repository.join(".git").join(file);
+        let fixture = fixture();
+        let path = fixture.repository.join(".git").join(file);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         pipe(&path);
-        refused(&place, &place.repository, &place.request("pipe"), "is not a regular file");
+        refused(&fixture, &fixture.repository, &fixture.request("pipe"), "is not a regular file");
     }
     // Through a link that stays inside.
-    let linked = place();
+    let linked = fixture();
     pipe(&linked.repository.join("pipe"));
     std::fs::remove_file(linked.repository.join(".git/info/exclude")).unwrap();
     symlink("../../pipe", linked.repository.join(".git/info/exclude")).unwrap();
     refused(&linked, &linked.repository, &linked.request("pipe"), "info/exclude is not a regular file");
     // A list in the working tree; copied by guard itself.
-    let listed = place();
+    let listed = fixture();
     pipe(&listed.repository.join("list"));
     listed.git(&["config", "core.excludesFile", "list"]);
     let error = Workspace::open(&listed.find(), &listed.request("list")).unwrap_err();
@@ -486,18 +490,19 @@ fn pipes_in_the_place_of_files() {
     std::thread::scope(|scope| {
         for file in [".git/HEAD", ".git/config", ".git/objects/info/alternates"] {
             scope.spawn(move || {
-                let place = place();
-                pipe(&place.repository.join(file));
-                let found = Repository::find(&place.repository);
-                let opened = found.and_then(|found| Workspace::open(&found.unwrap(), &place.request("pipe")));
+                let fixture = fixture();
+                pipe(&fixture.repository.join(file));
+                let found = Repository::find(&fixture.repository);
+                let opened =
+                    found.and_then(|found| Workspace::open(&found.unwrap(), &fixture.request("pipe")));
                 assert!(opened.unwrap_err().hint().is_some(), "{file}");
             });
         }
         scope.spawn(|| {
-            let place = place();
-            pipe(&place.repository.join(".gitattributes"));
-            std::fs::write(place.repository.join("a.txt"), "two\n").unwrap();
-            place.open("attributes");
+            let fixture = fixture();
+            pipe(&fixture.repository.join(".gitattributes"));
+            std::fs::write(fixture.repository.join("a.txt"), "two\n").unwrap();
+            fixture.open("attributes");
         });
     });
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
@@ -506,104 +511,104 @@ fn pipes_in_the_place_of_files() {
 /// What honest repositories look like.
 #[test]
 fn the_users_own_need_no_trust() {
-    let works = |place: &Place, folder: &Path, name: &str| {
+    let works = |fixture: &TestRepository, folder: &Path, name: &str| {
         let repository = Repository::find(folder).unwrap().unwrap();
-        let mut workspace = Workspace::open(&repository, &place.request(name)).unwrap();
+        let mut workspace = Workspace::open(&repository, &fixture.request(name)).unwrap();
         workspace.point_at_quarantine().unwrap();
-        commit(&workspace, "new.txt", "new\n", "work");
+        agent_commit(&workspace, "new.txt", "new\n", "work");
         assert_eq!(workspace.receive(&Limits::default()).unwrap().commits.len(), 1, "{name}");
         workspace.dispose(KeepPolicy::Discard).unwrap();
     };
-    let place = place();
-    let root = &place.scratch.0;
-    place.git(&["worktree", "add", "--quiet", "../linked", "-b", "linked"]);
-    works(&place, &root.join("linked"), "linked");
+    let fixture = fixture();
+    let root = &fixture.scratch.0;
+    fixture.git(&["worktree", "add", "--quiet", "../linked", "-b", "linked"]);
+    works(&fixture, &root.join("linked"), "linked");
     symlink("project", root.join("by-a-link")).unwrap();
-    works(&place, &root.join("by-a-link"), "by-a-link");
+    works(&fixture, &root.join("by-a-link"), "by-a-link");
     git(root, &["clone", "--quiet", "project", "library"]);
-    place.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "../library", "lib"]);
-    place.git(&["commit", "--quiet", "-m", "with a submodule"]);
-    works(&place, &place.repository.join("lib"), "submodule");
-    works(&place, &place.repository, "outer");
+    fixture.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "../library", "lib"]);
+    fixture.git(&["commit", "--quiet", "-m", "with a submodule"]);
+    works(&fixture, &fixture.repository.join("lib"), "submodule");
+    works(&fixture, &fixture.repository, "outer");
     // Hooks that are links to the project's own scripts, also seen from a linked worktree, and one that leads nowhere.
-    std::fs::write(place.repository.join("check"), "#!/bin/sh\n").unwrap();
-    symlink("../../check", place.repository.join(".git/hooks/pre-commit")).unwrap();
-    symlink("../../gone", place.repository.join(".git/hooks/post-commit")).unwrap();
-    works(&place, &place.repository, "hooks");
-    works(&place, &root.join("linked"), "hooks-linked");
+    std::fs::write(fixture.repository.join("check"), "#!/bin/sh\n").unwrap();
+    symlink("../../check", fixture.repository.join(".git/hooks/pre-commit")).unwrap();
+    symlink("../../gone", fixture.repository.join(".git/hooks/post-commit")).unwrap();
+    works(&fixture, &fixture.repository, "hooks");
+    works(&fixture, &root.join("linked"), "hooks-linked");
 
     // A git directory of its own elsewhere: nothing there says whose working tree it is, until one is named.
     git(root, &["init", "--quiet", "--separate-git-dir", "apart.git", "apart"]);
     let apart = root.join("apart");
     git(&apart, &["commit", "--quiet", "--allow-empty", "-m", "first"]);
-    refused(&place, &apart, &place.request("apart"), "do not point to each other");
+    refused(&fixture, &apart, &fixture.request("apart"), "do not point to each other");
     git(&apart, &["config", "core.worktree", apart.to_str().unwrap()]);
-    works(&place, &apart, "apart");
+    works(&fixture, &apart, "apart");
 }
 
 /// Two that would work in one worktree, whoever made it.
 #[test]
 fn a_worktree_is_one_runs_at_a_time() {
-    let mut place = place();
+    let mut fixture = fixture();
     let busy = |result: Result<Workspace, WorkspaceError>, what: &str| match result {
         Err(error @ WorkspaceError::Busy(_)) => assert!(error.hint().is_some(), "{error}"),
         other => panic!("{what}: {other:?}"),
     };
-    let here = |place: &Place, name: &str| Request { here: true, ..place.request(name) };
-    let mut first = Workspace::open(&place.find(), &place.request("first")).unwrap();
-    place.repository = first.worktree().to_path_buf();
-    busy(Workspace::open(&place.find(), &here(&place, "second")), "in the worktree of a run");
+    let here = |fixture: &TestRepository, name: &str| Request { here: true, ..fixture.request(name) };
+    let mut first = Workspace::open(&fixture.find(), &fixture.request("first")).unwrap();
+    fixture.repository = first.worktree().to_path_buf();
+    busy(Workspace::open(&fixture.find(), &here(&fixture, "second")), "in the worktree of a run");
     first.dispose(KeepPolicy::Keep).unwrap();
     let kept = first.run_folder().to_path_buf();
     drop(first);
 
-    let mut second = place.open_with(&here(&place, "second"));
+    let mut second = fixture.open_with(&here(&fixture, "second"));
     // As guard finds it with namespaces; without them the worktree leads to the private repository.
     second.point_at_repository().unwrap();
-    busy(Workspace::open(&place.find(), &here(&place, "third")), "two at once");
+    busy(Workspace::open(&fixture.find(), &here(&fixture, "third")), "two at once");
     busy(Workspace::load(&kept), "cleaning up under somebody's feet");
     second.point_at_quarantine().unwrap();
-    let tip = commit(&second, "c.txt", "c", "work");
+    let tip = agent_commit(&second, "c.txt", "c", "work");
     second.receive(&Limits::default()).unwrap();
     second.dispose(KeepPolicy::Auto).unwrap();
     drop(second);
-    assert_eq!(place.git(&["rev-parse", "HEAD"]), tip);
+    assert_eq!(fixture.git(&["rev-parse", "HEAD"]), tip);
     Workspace::load(&kept).unwrap().dispose(KeepPolicy::Discard).unwrap();
-    assert!(!place.repository.exists());
+    assert!(!fixture.repository.exists());
 }
 
 /// Merging starts the drivers that a repository names: `guard worktree merge-preview` gives them nothing to reach.
 #[test]
 fn a_preview_runs_nothing_outside_its_jail() {
-    let place = place();
-    let program = format!("touch '{}'; cp %B %A", canary(&place).display());
-    place.git(&["config", "merge.evil.driver", &program]);
-    std::fs::write(place.repository.join(".git/info/attributes"), "* merge=evil\n").unwrap();
-    let mut workspace = place.open("merge");
-    commit(&workspace, "a.txt", "theirs\n", "theirs");
+    let fixture = fixture();
+    let program = format!("touch '{}'; cp %B %A", canary(&fixture).display());
+    fixture.git(&["config", "merge.evil.driver", &program]);
+    std::fs::write(fixture.repository.join(".git/info/attributes"), "* merge=evil\n").unwrap();
+    let mut workspace = fixture.open("merge");
+    agent_commit(&workspace, "a.txt", "theirs\n", "theirs");
     workspace.receive(&Limits::default()).unwrap();
     workspace.dispose(KeepPolicy::Keep).unwrap();
-    std::fs::write(place.repository.join("a.txt"), "ours\n").unwrap();
-    place.git(&["commit", "--quiet", "-am", "ours"]);
+    std::fs::write(fixture.repository.join("a.txt"), "ours\n").unwrap();
+    fixture.git(&["commit", "--quiet", "-am", "ours"]);
     let preview = guard::workspace::preview(workspace.run_folder(), None).unwrap();
     assert_eq!(preview.files, [Path::new("a.txt")]);
-    assert!(!canary(&place).exists());
-    git_in(&place.repository, &["merge", "task/merge"]);
-    assert!(canary(&place).exists(), "it is real");
+    assert!(!canary(&fixture).exists());
+    git_in(&fixture.repository, &["merge", "task/merge"]);
+    assert!(canary(&fixture).exists(), "it is real");
 }
 
 /// Which commit of a submodule it is belongs to what is reviewed, whatever the repository says of it.
 #[test]
 fn a_diff_shows_changed_submodules() {
-    let place = place();
-    let id = place.git(&["rev-parse", "HEAD"]);
-    place.git(&["update-index", "--add", "--cacheinfo", &format!("160000,{id},lib")]);
-    place.git(&["commit", "--quiet", "-m", "with a submodule"]);
-    let mut workspace = place.open("sub");
-    place.git(&["config", "diff.ignoreSubmodules", "all"]);
-    let new = super::agent(&workspace, &["rev-parse", "HEAD"]);
-    super::agent(&workspace, &["update-index", "--cacheinfo", &format!("160000,{new},lib")]);
-    super::agent(&workspace, &["commit", "--quiet", "-m", "another one"]);
+    let fixture = fixture();
+    let id = fixture.git(&["rev-parse", "HEAD"]);
+    fixture.git(&["update-index", "--add", "--cacheinfo", &format!("160000,{id},lib")]);
+    fixture.git(&["commit", "--quiet", "-m", "with a submodule"]);
+    let mut workspace = fixture.open("sub");
+    fixture.git(&["config", "diff.ignoreSubmodules", "all"]);
+    let new = agent_git(&workspace, &["rev-parse", "HEAD"]);
+    agent_git(&workspace, &["update-index", "--cacheinfo", &format!("160000,{new},lib")]);
+    agent_git(&workspace, &["commit", "--quiet", "-m", "another one"]);
     workspace.receive(&Limits::default()).unwrap();
     let diff = String::from_utf8(guard::workspace::diff(workspace.run_folder(), false).unwrap()).unwrap();
     assert!(diff.contains(&format!("+Subproject commit {new}")), "{diff}");

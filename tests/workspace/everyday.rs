@@ -2,31 +2,31 @@
 
 use guard::workspace::{KeepPolicy, Limits, Record, Repository, State};
 
-use super::{Place, agent, commit, git};
+use crate::support::{TestRepository, agent_commit, agent_git, git};
 
 #[test]
 fn an_agent_commits_and_the_user_gets_the_branch() {
-    let place = Place::new();
-    place.git(&["branch", "other"]);
-    place.git(&["tag", "-a", "v1", "-m", "v1"]);
-    let base = place.git(&["rev-parse", "HEAD"]);
-    let mut workspace = place.open("Add a Toggle");
+    let fixture = TestRepository::new();
+    fixture.git(&["branch", "other"]);
+    fixture.git(&["tag", "-a", "v1", "-m", "v1"]);
+    let base = fixture.git(&["rev-parse", "HEAD"]);
+    let mut workspace = fixture.open("Add a Toggle");
     assert_eq!(workspace.branch(), "task/add-a-toggle");
-    assert_eq!(workspace.worktree(), place.scratch.0.join(".worktrees/project-add-a-toggle"));
+    assert_eq!(workspace.worktree(), fixture.scratch.0.join(".worktrees/project-add-a-toggle"));
     assert!(!workspace.has_uncommitted_changes());
 
-    assert_eq!(agent(&workspace, &["status", "--porcelain"]), "");
-    assert_eq!(agent(&workspace, &["branch", "--show-current"]), "task/add-a-toggle");
+    assert_eq!(agent_git(&workspace, &["status", "--porcelain"]), "");
+    assert_eq!(agent_git(&workspace, &["branch", "--show-current"]), "task/add-a-toggle");
     assert_eq!(
-        agent(&workspace, &["rev-parse", "main", "other", "v1^{}"]),
+        agent_git(&workspace, &["rev-parse", "main", "other", "v1^{}"]),
         [&*base, &*base, &*base].join("\n")
     );
-    let one = commit(&workspace, "c.txt", "three\n", "add c");
-    let two = commit(&workspace, "a.txt", "changed\n", "change a");
+    let one = agent_commit(&workspace, "c.txt", "three\n", "add c");
+    let two = agent_commit(&workspace, "a.txt", "changed\n", "change a");
     std::fs::write(workspace.worktree().join("b.txt"), "not committed\n").unwrap();
     std::fs::write(workspace.worktree().join("new.txt"), "new\n").unwrap();
-    agent(&workspace, &["add", "b.txt"]);
-    assert_eq!(place.git(&["rev-parse", "task/add-a-toggle"]), base, "nothing has been received yet");
+    agent_git(&workspace, &["add", "b.txt"]);
+    assert_eq!(fixture.git(&["rev-parse", "task/add-a-toggle"]), base, "nothing has been received yet");
 
     let received = workspace.receive(&Limits::default()).unwrap();
     assert_eq!((received.old.as_str(), received.new.as_str()), (base.as_str(), two.as_str()));
@@ -35,7 +35,7 @@ fn an_agent_commits_and_the_user_gets_the_branch() {
     assert_eq!(told, [(one.as_str(), "add c"), (two.as_str(), "change a")]);
     assert_eq!(received.commits[0].author, "User <user@example.org>");
     assert!(received.other_refs.is_empty(), "{:?}", received.other_refs);
-    assert_eq!(place.git(&["rev-parse", "task/add-a-toggle"]), two);
+    assert_eq!(fixture.git(&["rev-parse", "task/add-a-toggle"]), two);
 
     let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(settled.kept && settled.has_commits && !settled.unreceived, "{settled:?}");
@@ -48,66 +48,66 @@ fn an_agent_commits_and_the_user_gets_the_branch() {
     assert_eq!(git(&worktree, &["rev-parse", "HEAD"]), two);
     assert_eq!(git(&worktree, &["log", "--oneline", "--format=%s"]), "change a\nadd c\nfirst");
     assert!(!workspace.quarantine().exists(), "nothing is in it that is nowhere else");
-    place.fsck();
+    fixture.fsck();
 }
 
 #[test]
 fn a_run_that_leaves_nothing_leaves_nothing() {
-    let place = Place::new();
-    let before = place.git(&["for-each-ref"]);
-    let mut workspace = place.open("nothing");
+    let fixture = TestRepository::new();
+    let before = fixture.git(&["for-each-ref"]);
+    let mut workspace = fixture.open("nothing");
     std::fs::create_dir_all(workspace.worktree().join("node_modules/x")).unwrap();
     std::fs::write(workspace.worktree().join("node_modules/x/y"), "ignored").unwrap();
     workspace.receive(&Limits::default()).unwrap();
     let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(!settled.kept, "{settled:?}");
-    assert_eq!(place.git(&["for-each-ref"]), before);
-    assert_eq!(place.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
-    assert!(!workspace.worktree().exists() && !place.scratch.0.join(".worktrees").exists());
+    assert_eq!(fixture.git(&["for-each-ref"]), before);
+    assert_eq!(fixture.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
+    assert!(!workspace.worktree().exists() && !fixture.scratch.0.join(".worktrees").exists());
     assert_eq!(workspace.record().state, State::Removed);
-    place.fsck();
+    fixture.fsck();
 }
 
 #[test]
 fn what_is_discarded_can_be_had_back() {
-    let place = Place::new();
-    let mut workspace = place.open("wrong");
-    let tip = commit(&workspace, "c.txt", "three\n", "add c");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("wrong");
+    let tip = agent_commit(&workspace, "c.txt", "three\n", "add c");
     std::fs::write(workspace.worktree().join("d.txt"), "loose\n").unwrap();
     workspace.receive(&Limits::default()).unwrap();
     let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
     assert_eq!(settled.saved, ["refs/guard/run-wrong/work", "refs/guard/run-wrong/tip"]);
-    assert_eq!(place.git(&["rev-parse", "refs/guard/run-wrong/tip"]), tip);
-    assert_eq!(place.git(&["show", "refs/guard/run-wrong/work:d.txt"]), "loose");
-    assert_eq!(place.git(&["branch", "--list", "task/*"]), "");
+    assert_eq!(fixture.git(&["rev-parse", "refs/guard/run-wrong/tip"]), tip);
+    assert_eq!(fixture.git(&["show", "refs/guard/run-wrong/work:d.txt"]), "loose");
+    assert_eq!(fixture.git(&["branch", "--list", "task/*"]), "");
     assert!(!workspace.worktree().exists());
-    place.fsck();
+    fixture.fsck();
 }
 
 #[test]
 fn own_commits_can_be_amended_between_receives() {
-    let place = Place::new();
-    let mut workspace = place.open("steps");
-    commit(&workspace, "c.txt", "1\n", "step one");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("steps");
+    agent_commit(&workspace, "c.txt", "1\n", "step one");
     workspace.receive(&Limits::default()).unwrap();
     std::fs::write(workspace.worktree().join("c.txt"), "2\n").unwrap();
-    agent(&workspace, &["commit", "--quiet", "-a", "--amend", "-m", "step one, better"]);
+    agent_git(&workspace, &["commit", "--quiet", "-a", "--amend", "-m", "step one, better"]);
     let received = workspace.receive(&Limits::default()).unwrap();
     assert_eq!(received.commits.len(), 1, "{received:?}");
-    assert_eq!(place.git(&["log", "--format=%s", "task/steps"]), "step one, better\nfirst");
-    assert_eq!(place.git(&["for-each-ref", "refs/guard"]), "");
+    assert_eq!(fixture.git(&["log", "--format=%s", "task/steps"]), "step one, better\nfirst");
+    assert_eq!(fixture.git(&["for-each-ref", "refs/guard"]), "");
     workspace.dispose(KeepPolicy::Keep).unwrap();
     assert_eq!(git(workspace.worktree(), &["status", "--porcelain"]), "");
 }
 
 #[test]
 fn uncommitted_changes_of_the_user_are_told_and_stay() {
-    let place = Place::new();
-    std::fs::write(place.repository.join("a.txt"), "mine\n").unwrap();
-    let workspace = place.open("told");
+    let fixture = TestRepository::new();
+    std::fs::write(fixture.repository.join("a.txt"), "mine\n").unwrap();
+    let workspace = fixture.open("told");
     assert!(workspace.has_uncommitted_changes());
     assert_eq!(std::fs::read_to_string(workspace.worktree().join("a.txt")).unwrap(), "one\n");
-    assert_eq!(place.git(&["diff", "--name-only"]), "a.txt");
+    assert_eq!(fixture.git(&["diff", "--name-only"]), "a.txt");
 }
 
 #[test]
@@ -118,18 +118,18 @@ fn a_folder_without_a_repository_is_none() {
 
 #[test]
 fn two_runs_do_not_disturb_each_other() {
-    let place = Place::new();
-    let mut one = place.open("one");
-    let mut two = place.open("two");
-    let first = commit(&one, "c.txt", "1\n", "one");
-    let second = commit(&two, "c.txt", "2\n", "two");
+    let fixture = TestRepository::new();
+    let mut one = fixture.open("one");
+    let mut two = fixture.open("two");
+    let first = agent_commit(&one, "c.txt", "1\n", "one");
+    let second = agent_commit(&two, "c.txt", "2\n", "two");
     std::thread::scope(|scope| {
         scope.spawn(|| one.receive(&Limits::default()).unwrap());
         scope.spawn(|| two.receive(&Limits::default()).unwrap());
     });
     one.dispose(KeepPolicy::Keep).unwrap();
     two.dispose(KeepPolicy::Keep).unwrap();
-    assert_eq!(place.git(&["rev-parse", "task/one", "task/two"]), format!("{first}\n{second}"));
-    assert_eq!(Record::read(&place.request("one").run_folder).unwrap().state, State::Kept);
-    place.fsck();
+    assert_eq!(fixture.git(&["rev-parse", "task/one", "task/two"]), format!("{first}\n{second}"));
+    assert_eq!(Record::read(&fixture.request("one").run_folder).unwrap().state, State::Kept);
+    fixture.fsck();
 }

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use guard::workspace::{Request, Workspace};
 
-use super::{Place, agent, commit, git};
-use crate::support::make_program;
+use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, make_program};
 
 fn script(path: &Path, text: &str) {
     make_program(path, format!("#!/bin/sh\n{text}\n"));
@@ -13,31 +12,31 @@ fn script(path: &Path, text: &str) {
 
 #[test]
 fn hooks_of_the_repository_run_from_a_copy() {
-    let place = Place::new();
-    let hooks = place.repository.join(".git/hooks");
+    let fixture = TestRepository::new();
+    let hooks = fixture.repository.join(".git/hooks");
     script(&hooks.join("pre-commit"), ". \"$(dirname \"$0\")/helper\"; echo pre >> hooks.log");
     std::fs::write(hooks.join("helper"), "echo helped >> hooks.log\n").unwrap();
     script(&hooks.join("commit-msg"), "echo \"$(cat \"$1\") (checked)\" > \"$1\"");
     script(&hooks.join("post-commit"), "echo post >> hooks.log");
     script(&hooks.join("post-checkout"), "touch /tmp/guard-must-not-run-$$; exit 1");
-    let workspace = place.open("hooked");
-    commit(&workspace, "c.txt", "c", "work");
+    let workspace = fixture.open("hooked");
+    agent_commit(&workspace, "c.txt", "c", "work");
     let log = std::fs::read_to_string(workspace.worktree().join("hooks.log")).unwrap();
     assert_eq!(log, "helped\npre\npost\n");
-    assert_eq!(agent(&workspace, &["log", "-1", "--format=%s"]), "work (checked)");
-    let path = agent(&workspace, &["config", "core.hooksPath"]);
+    assert_eq!(agent_git(&workspace, &["log", "-1", "--format=%s"]), "work (checked)");
+    let path = agent_git(&workspace, &["config", "core.hooksPath"]);
     assert!(!Path::new(&path).starts_with(workspace.quarantine()), "the agent cannot write there: {path}");
-    let without = Request { skip_hooks: true, ..place.request("free") };
-    let free = place.open_with(&without);
-    commit(&free, "c.txt", "c", "work");
-    assert_eq!(agent(&free, &["log", "-1", "--format=%s"]), "work");
+    let without = Request { skip_hooks: true, ..fixture.request("free") };
+    let free = fixture.open_with(&without);
+    agent_commit(&free, "c.txt", "c", "work");
+    assert_eq!(agent_git(&free, &["log", "-1", "--format=%s"]), "work");
 }
 
 #[test]
 fn husky_style_hooks_run() {
-    let place = Place::new();
+    let fixture = TestRepository::new();
     // As husky 9 sets it up: `_` is generated and ignored, the scripts beside it are committed.
-    let husky = place.repository.join(".husky");
+    let husky = fixture.repository.join(".husky");
     script(
         &husky.join("_/h"),
         "n=$(basename \"$0\"); s=$(dirname \"$(dirname \"$0\")\")/$n; [ ! -f \"$s\" ] && exit 0; sh -e \"$s\" \"$@\"",
@@ -45,63 +44,63 @@ fn husky_style_hooks_run() {
     script(&husky.join("_/pre-commit"), ". \"$(dirname \"$0\")/h\"");
     std::fs::write(husky.join("_/.gitignore"), "*\n").unwrap();
     std::fs::write(husky.join("pre-commit"), "echo husky >> husky.log; test ! -e forbidden\n").unwrap();
-    place.git(&["add", "-A"]);
-    place.git(&["commit", "--quiet", "-m", "husky"]);
-    place.git(&["config", "core.hooksPath", ".husky/_"]);
-    let workspace = place.open("husky");
+    fixture.git(&["add", "-A"]);
+    fixture.git(&["commit", "--quiet", "-m", "husky"]);
+    fixture.git(&["config", "core.hooksPath", ".husky/_"]);
+    let workspace = fixture.open("husky");
     assert!(!workspace.worktree().join(".husky/_").exists(), "what is ignored does not come along");
-    commit(&workspace, "c.txt", "c", "work");
+    agent_commit(&workspace, "c.txt", "c", "work");
     assert!(workspace.worktree().join("husky.log").exists());
     // A changed script in the worktree changes nothing: the copy is what runs.
     std::fs::write(workspace.worktree().join(".husky/pre-commit"), "exit 0\n").unwrap();
     std::fs::write(workspace.worktree().join("forbidden"), "").unwrap();
-    agent(&workspace, &["add", "-A"]);
-    let refused = super::git_in(workspace.worktree(), &["commit", "-m", "x"]);
+    agent_git(&workspace, &["add", "-A"]);
+    let refused = git_in(workspace.worktree(), &["commit", "-m", "x"]);
     assert!(!refused.status.success(), "{refused:?}");
 }
 
 #[test]
 fn commits_carry_the_identity_and_the_trailers() {
-    let place = Place::new();
-    script(&place.repository.join(".git/hooks/prepare-commit-msg"), "echo 'Reviewed-by: nobody' >> \"$1\"");
+    let fixture = TestRepository::new();
+    script(&fixture.repository.join(".git/hooks/prepare-commit-msg"), "echo 'Reviewed-by: nobody' >> \"$1\"");
     let request = Request {
         identity: Some(("An Agent".into(), "agent@example.org".into())),
         trailers: vec!["Agent: it's gemini".into()],
-        ..place.request("signed-off")
+        ..fixture.request("signed-off")
     };
-    place.git(&["config", "commit.gpgSign", "true"]);
-    let workspace = place.open_with(&request);
-    commit(&workspace, "c.txt", "c", "work");
+    fixture.git(&["config", "commit.gpgSign", "true"]);
+    let workspace = fixture.open_with(&request);
+    agent_commit(&workspace, "c.txt", "c", "work");
     assert_eq!(
-        agent(&workspace, &["log", "-1", "--format=%an <%ae> %cn"]),
+        agent_git(&workspace, &["log", "-1", "--format=%an <%ae> %cn"]),
         "An Agent <agent@example.org> An Agent"
     );
-    let message = agent(&workspace, &["log", "-1", "--format=%B"]);
+    let message = agent_git(&workspace, &["log", "-1", "--format=%B"]);
     assert!(message.contains("Agent: it's gemini") && message.contains("Reviewed-by: nobody"), "{message}");
-    assert!(!agent(&workspace, &["cat-file", "commit", "HEAD"]).contains("gpgsig"));
+    assert!(!agent_git(&workspace, &["cat-file", "commit", "HEAD"]).contains("gpgsig"));
 }
 
 #[test]
 fn filters_and_the_users_lists_are_in_force_inside() {
-    let place = Place::new();
-    std::fs::write(place.repository.join(".gitattributes"), "*.up filter=up\n").unwrap();
-    std::fs::write(place.repository.join("x.up"), "committed\n").unwrap();
-    place.git(&["add", "-A"]);
-    place.git(&["commit", "--quiet", "-m", "attributes"]);
-    place.git(&["config", "filter.up.clean", "tr A-Z a-z"]);
-    place.git(&["config", "filter.up.smudge", "tr a-z A-Z"]);
-    std::fs::write(place.scratch.0.join("excludes"), "*.swp\n").unwrap();
-    place.git(&["config", "core.excludesFile", place.scratch.0.join("excludes").to_str().unwrap()]);
-    std::fs::write(place.repository.join(".git/info/exclude"), "local-only\n").unwrap();
-    let mut workspace = Workspace::open(&place.find_trusted(), &place.request("filtered")).unwrap();
+    let fixture = TestRepository::new();
+    std::fs::write(fixture.repository.join(".gitattributes"), "*.up filter=up\n").unwrap();
+    std::fs::write(fixture.repository.join("x.up"), "committed\n").unwrap();
+    fixture.git(&["add", "-A"]);
+    fixture.git(&["commit", "--quiet", "-m", "attributes"]);
+    fixture.git(&["config", "filter.up.clean", "tr A-Z a-z"]);
+    fixture.git(&["config", "filter.up.smudge", "tr a-z A-Z"]);
+    std::fs::write(fixture.scratch.0.join("excludes"), "*.swp\n").unwrap();
+    fixture.git(&["config", "core.excludesFile", fixture.scratch.0.join("excludes").to_str().unwrap()]);
+    std::fs::write(fixture.repository.join(".git/info/exclude"), "local-only\n").unwrap();
+    let mut workspace = Workspace::open(&fixture.find_trusted(), &fixture.request("filtered")).unwrap();
     workspace.point_at_quarantine().unwrap();
     assert_eq!(std::fs::read_to_string(workspace.worktree().join("x.up")).unwrap(), "COMMITTED\n");
     for name in ["y.swp", "local-only"] {
         std::fs::write(workspace.worktree().join(name), "").unwrap();
     }
-    assert_eq!(agent(&workspace, &["status", "--porcelain"]), "");
-    commit(&workspace, "x.up", "CHANGED\n", "change");
-    assert_eq!(agent(&workspace, &["cat-file", "blob", "HEAD:x.up"]), "changed");
+    assert_eq!(agent_git(&workspace, &["status", "--porcelain"]), "");
+    agent_commit(&workspace, "x.up", "CHANGED\n", "change");
+    assert_eq!(agent_git(&workspace, &["cat-file", "blob", "HEAD:x.up"]), "changed");
     workspace.receive(&guard::workspace::Limits::default()).unwrap();
     workspace.dispose(guard::workspace::KeepPolicy::Auto).unwrap();
     assert_eq!(git(workspace.worktree(), &["status", "--porcelain"]), "");
@@ -109,20 +108,20 @@ fn filters_and_the_users_lists_are_in_force_inside() {
 
 #[test]
 fn untracked_things_come_and_go_as_asked() {
-    let place = Place::new();
-    std::fs::create_dir_all(place.repository.join("node_modules/left")).unwrap();
-    std::fs::write(place.repository.join("node_modules/left/index.js"), "js").unwrap();
-    std::fs::write(place.repository.join(".env.test"), "KEY=1\n").unwrap();
-    std::fs::write(place.repository.join("notes"), "mine\n").unwrap();
+    let fixture = TestRepository::new();
+    std::fs::create_dir_all(fixture.repository.join("node_modules/left")).unwrap();
+    std::fs::write(fixture.repository.join("node_modules/left/index.js"), "js").unwrap();
+    std::fs::write(fixture.repository.join(".env.test"), "KEY=1\n").unwrap();
+    std::fs::write(fixture.repository.join("notes"), "mine\n").unwrap();
     let request = Request {
         copy: vec![".env.test".into(), "notes".into(), "missing".into(), "a.txt".into()],
         link_readonly: vec!["node_modules".into()],
-        ..place.request("brought")
+        ..fixture.request("brought")
     };
-    let mut workspace = place.open_with(&request);
+    let mut workspace = fixture.open_with(&request);
     let at = workspace.worktree().to_path_buf();
     assert_eq!(std::fs::read_to_string(at.join("node_modules/left/index.js")).unwrap(), "js");
-    assert!(workspace.readable().contains(&place.repository.join("node_modules")));
+    assert!(workspace.readable().contains(&fixture.repository.join("node_modules")));
     assert_eq!(
         std::fs::read_to_string(at.join("a.txt")).unwrap(),
         "one\n",
@@ -133,5 +132,5 @@ fn untracked_things_come_and_go_as_asked() {
     let settled = workspace.dispose(guard::workspace::KeepPolicy::Auto).unwrap();
     assert!(settled.kept);
     assert_eq!(git(&at, &["status", "--porcelain"]), "?? notes", "only what the agent changed is left");
-    assert!(place.repository.join("node_modules/left/index.js").exists(), "a link is not followed");
+    assert!(fixture.repository.join("node_modules/left/index.js").exists(), "a link is not followed");
 }

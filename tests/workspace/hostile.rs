@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use guard::workspace::{KeepPolicy, Limits, ReceiveError, RefError, Workspace};
 
-use super::{Place, agent, commit, git, git_in};
-use crate::support::make_program;
+use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, make_program};
 
 /// A program that leaves a mark when it is run, and where the mark is.
-fn trap(place: &Place) -> (PathBuf, PathBuf) {
-    let (program, mark) = (place.scratch.0.join("trap.sh"), place.scratch.0.join("MARK"));
+fn trap(fixture: &TestRepository) -> (PathBuf, PathBuf) {
+    let (program, mark) = (fixture.scratch.0.join("trap.sh"), fixture.scratch.0.join("MARK"));
     make_program(&program, format!("#!/bin/sh\necho ran >> '{}'\nexit 1\n", mark.display()));
     (program, mark)
 }
@@ -26,9 +25,12 @@ fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, Rece
 }
 
 /// Everything in the real git directory is as it was, but for objects, which nobody refers to.
-fn nothing_but_objects_changed(place: &Place, before: &std::collections::BTreeMap<PathBuf, Vec<u8>>) {
-    let objects = place.repository.join(".git/objects");
-    let after = place.snapshot();
+fn nothing_but_objects_changed(
+    fixture: &TestRepository,
+    before: &std::collections::BTreeMap<PathBuf, Vec<u8>>,
+) {
+    let objects = fixture.repository.join(".git/objects");
+    let after = fixture.snapshot();
     for (path, bytes) in before {
         assert_eq!(after.get(path), Some(bytes), "{} changed", path.display());
     }
@@ -43,8 +45,8 @@ fn not_plain(error: &RefError, wanted: &str) -> bool {
 
 #[test]
 fn refs_that_are_no_plain_files_are_not_followed() {
-    let place = Place::new();
-    place.git(&["branch", "secret"]);
+    let fixture = TestRepository::new();
+    fixture.git(&["branch", "secret"]);
     type Spoil = (&'static str, fn(&Path), fn(&RefError) -> bool);
     let spoils: &[Spoil] = &[
         (
@@ -64,9 +66,9 @@ fn refs_that_are_no_plain_files_are_not_followed() {
         ("gone", |_| {}, |error| *error == RefError::Missing),
     ];
     for (name, spoil, is_expected) in spoils {
-        let mut workspace = place.open(name);
-        commit(&workspace, "c.txt", "c", "work");
-        let before = place.snapshot();
+        let mut workspace = fixture.open(name);
+        agent_commit(&workspace, "c.txt", "c", "work");
+        let before = fixture.snapshot();
         let file = workspace.quarantine().join("refs/heads/task").join(name);
         std::fs::remove_file(&file).unwrap();
         spoil(&file);
@@ -74,7 +76,7 @@ fn refs_that_are_no_plain_files_are_not_followed() {
             Err(ReceiveError::Ref { source, .. }) => assert!(is_expected(&source), "{name}: {source:?}"),
             other => panic!("{name}: {other:?}"),
         }
-        assert_eq!(place.snapshot(), before, "{name}");
+        assert_eq!(fixture.snapshot(), before, "{name}");
         let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
         assert!(
             settled.kept && settled.unreceived && workspace.quarantine().exists(),
@@ -85,11 +87,11 @@ fn refs_that_are_no_plain_files_are_not_followed() {
 
 #[test]
 fn folders_and_packed_refs_that_lead_elsewhere_are_not_followed() {
-    let place = Place::new();
-    let mut workspace = place.open("folder");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("folder");
     let folder = workspace.quarantine().join("refs/heads/task");
     std::fs::remove_dir_all(&folder).unwrap();
-    symlink(place.repository.join(".git/refs/heads/task"), &folder).unwrap();
+    symlink(fixture.repository.join(".git/refs/heads/task"), &folder).unwrap();
     assert!(matches!(
         receive(&mut workspace),
         Err(ReceiveError::Ref { source: RefError::NotPlain { .. }, .. })
@@ -97,7 +99,7 @@ fn folders_and_packed_refs_that_lead_elsewhere_are_not_followed() {
     for (name, make) in
         [("plink", (|file: &Path| symlink("/etc/passwd", file).unwrap()) as fn(&Path)), ("ppipe", fifo)]
     {
-        let mut workspace = place.open(name);
+        let mut workspace = fixture.open(name);
         let packed = workspace.quarantine().join("packed-refs");
         std::fs::remove_file(&packed).unwrap();
         std::fs::remove_file(workspace.quarantine().join("refs/heads/task").join(name)).unwrap();
@@ -107,25 +109,25 @@ fn folders_and_packed_refs_that_lead_elsewhere_are_not_followed() {
             Err(ReceiveError::Ref { source: RefError::NotPlain { .. }, .. })
         ));
     }
-    let mut workspace = place.open("table");
+    let mut workspace = fixture.open("table");
     std::fs::create_dir(workspace.quarantine().join("reftable")).unwrap();
     assert!(matches!(receive(&mut workspace), Err(ReceiveError::Ref { source: RefError::Reftable, .. })));
 }
 
 #[test]
 fn packed_refs_are_received_and_others_are_told() {
-    let place = Place::new();
-    place.git(&["branch", "kept"]);
-    place.git(&["branch", "doomed"]);
-    let mut workspace = place.open("packed");
-    let tip = commit(&workspace, "c.txt", "c", "work");
-    agent(&workspace, &["branch", "side"]);
-    agent(&workspace, &["branch", "--force", "kept", "HEAD"]);
-    agent(&workspace, &["branch", "-D", "doomed"]);
+    let fixture = TestRepository::new();
+    fixture.git(&["branch", "kept"]);
+    fixture.git(&["branch", "doomed"]);
+    let mut workspace = fixture.open("packed");
+    let tip = agent_commit(&workspace, "c.txt", "c", "work");
+    agent_git(&workspace, &["branch", "side"]);
+    agent_git(&workspace, &["branch", "--force", "kept", "HEAD"]);
+    agent_git(&workspace, &["branch", "-D", "doomed"]);
     std::fs::write(workspace.worktree().join("a.txt"), "stashed").unwrap();
-    agent(&workspace, &["stash"]);
-    agent(&workspace, &["pack-refs", "--all"]);
-    let kept = place.git(&["rev-parse", "kept", "doomed"]);
+    agent_git(&workspace, &["stash"]);
+    agent_git(&workspace, &["pack-refs", "--all"]);
+    let kept = fixture.git(&["rev-parse", "kept", "doomed"]);
     let received = receive(&mut workspace).unwrap();
     assert_eq!(received.new, tip);
     let told: Vec<(&str, bool, bool)> =
@@ -139,18 +141,18 @@ fn packed_refs_are_received_and_others_are_told() {
             ("refs/heads/doomed", false, false)
         ]
     );
-    assert_eq!(place.git(&["rev-parse", "kept", "doomed"]), kept);
-    assert_eq!(place.git(&["branch", "--list", "side"]), "");
+    assert_eq!(fixture.git(&["rev-parse", "kept", "doomed"]), kept);
+    assert_eq!(fixture.git(&["branch", "--list", "side"]), "");
     assert!(workspace.dispose(KeepPolicy::Auto).unwrap().unreceived, "the stash is nowhere else");
 }
 
 #[test]
 fn configuration_an_agent_wrote_runs_nothing() {
-    let place = Place::new();
-    let (program, mark) = trap(&place);
+    let fixture = TestRepository::new();
+    let (program, mark) = trap(&fixture);
     let trap = program.display().to_string();
-    let mut workspace = place.open("config");
-    let tip = commit(&workspace, "c.txt", "c", "work");
+    let mut workspace = fixture.open("config");
+    let tip = agent_commit(&workspace, "c.txt", "c", "work");
     for key in [
         "core.fsmonitor",
         "core.hooksPath",
@@ -168,7 +170,7 @@ fn configuration_an_agent_wrote_runs_nothing() {
         "merge.evil.driver",
         "diff.evil.textconv",
     ] {
-        agent(&workspace, &["config", key, &trap]);
+        agent_git(&workspace, &["config", key, &trap]);
     }
     std::fs::write(workspace.worktree().join(".gitattributes"), "* filter=evil diff=evil merge=evil\n")
         .unwrap();
@@ -184,7 +186,7 @@ fn configuration_an_agent_wrote_runs_nothing() {
     for args in [&["status"][..], &["diff"], &["log", "-p"], &["stash"], &["stash", "pop"], &["gc", "-q"]] {
         git(workspace.worktree(), args);
     }
-    place.git(&["merge", "--quiet", "task/config"]);
+    fixture.git(&["merge", "--quiet", "task/config"]);
     assert!(!mark.exists(), "{}", std::fs::read_to_string(&mark).unwrap_or_default());
     workspace.dispose(KeepPolicy::Discard).unwrap();
     assert!(!mark.exists());
@@ -192,8 +194,8 @@ fn configuration_an_agent_wrote_runs_nothing() {
 
 #[test]
 fn whatever_lies_in_the_place_of_the_pointer_goes_away() {
-    let place = Place::new();
-    let (program, mark) = trap(&place);
+    let fixture = TestRepository::new();
+    let (program, mark) = trap(&fixture);
     type Spoil = (&'static str, fn(&Path, &Path));
     let spoils: &[Spoil] = &[
         ("folder", |file, program| {
@@ -214,8 +216,8 @@ fn whatever_lies_in_the_place_of_the_pointer_goes_away() {
     ];
     let passwords = std::fs::read("/etc/passwd").unwrap();
     for (name, spoil) in spoils {
-        let mut workspace = place.open(&format!("pointer-{name}"));
-        let tip = commit(&workspace, "c.txt", "c", "work");
+        let mut workspace = fixture.open(&format!("pointer-{name}"));
+        let tip = agent_commit(&workspace, "c.txt", "c", "work");
         let file = workspace.worktree().join(".git");
         std::fs::remove_file(&file).unwrap();
         spoil(&file, &program);
@@ -232,15 +234,15 @@ fn whatever_lies_in_the_place_of_the_pointer_goes_away() {
 
 #[test]
 fn a_nested_repository_does_not_run_in_the_users_status() {
-    let place = Place::new();
-    let (program, mark) = trap(&place);
-    let mut workspace = place.open("nested");
+    let fixture = TestRepository::new();
+    let (program, mark) = trap(&fixture);
+    let mut workspace = fixture.open("nested");
     let inner = workspace.worktree().join("deep/inner");
     std::fs::create_dir_all(&inner).unwrap();
     git(&inner, &["init", "--quiet", "."]);
     git(&inner, &["commit", "--quiet", "--allow-empty", "-m", "inner"]);
-    agent(&workspace, &["add", "-A"]);
-    agent(&workspace, &["commit", "--quiet", "-m", "with a gitlink"]);
+    agent_git(&workspace, &["add", "-A"]);
+    agent_git(&workspace, &["commit", "--quiet", "-m", "with a gitlink"]);
     git(&inner, &["config", "core.fsmonitor", program.to_str().unwrap()]);
     git_in(workspace.worktree(), &["status"]);
     assert!(mark.exists(), "it is real: git of the outer repository runs it");
@@ -258,8 +260,8 @@ fn a_nested_repository_does_not_run_in_the_users_status() {
 
 #[test]
 fn pipes_and_closed_doors_keep_nobody_out() {
-    let place = Place::new();
-    let mut workspace = place.open("doors");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("doors");
     let at = workspace.worktree().to_path_buf();
     let mode = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -281,16 +283,16 @@ fn pipes_and_closed_doors_keep_nobody_out() {
     let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
     assert!(!settled.kept && !at.exists(), "{settled:?}");
     for file in ["closed/work", "unreadable"] {
-        assert_eq!(place.git(&["show", &format!("refs/guard/run-doors/work:{file}")]), "work");
+        assert_eq!(fixture.git(&["show", &format!("refs/guard/run-doors/work:{file}")]), "work");
     }
-    place.fsck();
+    fixture.fsck();
 }
 
 #[test]
 fn history_from_before_the_run_cannot_be_changed() {
-    let place = Place::new();
-    std::fs::write(place.repository.join("b.txt"), "more\n").unwrap();
-    place.git(&["commit", "--quiet", "-am", "second"]);
+    let fixture = TestRepository::new();
+    std::fs::write(fixture.repository.join("b.txt"), "more\n").unwrap();
+    fixture.git(&["commit", "--quiet", "-am", "second"]);
     let attacks: &[(&str, &[&[&str]])] = &[
         ("amend", &[&["commit", "--quiet", "--allow-empty", "--amend", "-m", "forged"]]),
         (
@@ -311,54 +313,54 @@ fn history_from_before_the_run_cannot_be_changed() {
         ),
     ];
     for (name, commands) in attacks {
-        let mut workspace = place.open(name);
+        let mut workspace = fixture.open(name);
         for command in *commands {
-            agent(&workspace, command);
+            agent_git(&workspace, command);
         }
-        let before = place.snapshot();
+        let before = fixture.snapshot();
         let result = receive(&mut workspace);
         assert!(matches!(result, Err(ReceiveError::NotDescending { .. })), "{name}: {result:?}");
-        nothing_but_objects_changed(&place, &before);
+        nothing_but_objects_changed(&fixture, &before);
     }
     // The same after a first step was received.
-    let mut workspace = place.open("later");
-    commit(&workspace, "c.txt", "c", "work");
+    let mut workspace = fixture.open("later");
+    agent_commit(&workspace, "c.txt", "c", "work");
     receive(&mut workspace).unwrap();
-    agent(&workspace, &["reset", "--quiet", "--hard", "HEAD~2"]);
-    commit(&workspace, "c.txt", "d", "work again");
-    let before = place.snapshot();
+    agent_git(&workspace, &["reset", "--quiet", "--hard", "HEAD~2"]);
+    agent_commit(&workspace, "c.txt", "d", "work again");
+    let before = fixture.snapshot();
     assert!(matches!(receive(&mut workspace), Err(ReceiveError::NotDescending { .. })));
-    nothing_but_objects_changed(&place, &before);
-    place.fsck();
+    nothing_but_objects_changed(&fixture, &before);
+    fixture.fsck();
 }
 
 #[test]
 fn others_work_is_not_overwritten() {
-    let place = Place::new();
-    let mut workspace = place.open("moved");
-    commit(&workspace, "c.txt", "c", "work");
-    place.git(&["commit", "--quiet", "--allow-empty", "-m", "the user's"]);
-    let users = place.git(&["rev-parse", "HEAD"]);
-    place.git(&["update-ref", "refs/heads/task/moved", &users]);
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("moved");
+    agent_commit(&workspace, "c.txt", "c", "work");
+    fixture.git(&["commit", "--quiet", "--allow-empty", "-m", "the user's"]);
+    let users = fixture.git(&["rev-parse", "HEAD"]);
+    fixture.git(&["update-ref", "refs/heads/task/moved", &users]);
     match receive(&mut workspace) {
         Err(ReceiveError::Moved { found, .. }) => assert_eq!(found, users),
         other => panic!("{other:?}"),
     }
-    assert_eq!(place.git(&["rev-parse", "task/moved"]), users);
+    assert_eq!(fixture.git(&["rev-parse", "task/moved"]), users);
     assert!(workspace.dispose(KeepPolicy::Auto).unwrap().kept);
 
-    let mut workspace = place.open("elsewhere");
-    commit(&workspace, "c.txt", "c", "work");
-    place.git(&["checkout", "--quiet", "--ignore-other-worktrees", "task/elsewhere"]);
+    let mut workspace = fixture.open("elsewhere");
+    agent_commit(&workspace, "c.txt", "c", "work");
+    fixture.git(&["checkout", "--quiet", "--ignore-other-worktrees", "task/elsewhere"]);
     match receive(&mut workspace) {
         Err(error @ ReceiveError::CheckedOut { .. }) => assert!(error.is_retryable(), "{error}"),
         other => panic!("{other:?}"),
     }
-    place.git(&["checkout", "--quiet", "main"]);
+    fixture.git(&["checkout", "--quiet", "main"]);
     receive(&mut workspace).unwrap();
 
-    let mut workspace = place.open("deleted");
-    commit(&workspace, "c.txt", "c", "work");
-    place.git(&["update-ref", "-d", "refs/heads/task/deleted"]);
+    let mut workspace = fixture.open("deleted");
+    agent_commit(&workspace, "c.txt", "c", "work");
+    fixture.git(&["update-ref", "-d", "refs/heads/task/deleted"]);
     assert!(matches!(receive(&mut workspace), Err(ReceiveError::Moved { found, .. }) if found.is_empty()));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use guard::workspace::{KeepPolicy, Limits, Record, Repository, Request, State, Workspace, list};
 
-use super::{Place, commit, git, git_in};
+use crate::support::{TestRepository, agent_commit, git, git_in};
 
 const FOLDER: &str = "GUARD_TEST_KILLED";
 
@@ -30,7 +30,7 @@ fn the_one_that_is_killed() {
         let repository = Repository::find(&base.join("project")).unwrap().unwrap();
         let mut workspace = Workspace::open(&repository, &request(&base, &format!("round{round}"))).unwrap();
         workspace.point_at_quarantine().unwrap();
-        commit(&workspace, "c.txt", &format!("{round}"), "work");
+        agent_commit(&workspace, "c.txt", &format!("{round}"), "work");
         std::fs::write(workspace.worktree().join("d.txt"), "loose").unwrap();
         workspace.receive(&Limits::default()).unwrap();
         let disposal = if round % 2 == 0 { KeepPolicy::Discard } else { KeepPolicy::Keep };
@@ -43,11 +43,11 @@ fn whenever_it_is_killed_it_can_be_finished_or_undone() {
     let mut seen = std::collections::BTreeSet::new();
     // Alone, and together with every git it has started.
     for (number, with_children) in [(0, false), (1, true), (2, true), (3, true), (4, false), (5, true)] {
-        let place = Place::new();
-        let main = place.git(&["rev-parse", "main"]);
+        let fixture = TestRepository::new();
+        let main = fixture.git(&["rev-parse", "main"]);
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "workspace::interrupted::the_one_that_is_killed", "--nocapture"])
-            .env(FOLDER, &place.scratch.0)
+            .env(FOLDER, &fixture.scratch.0)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0)
@@ -64,7 +64,7 @@ fn whenever_it_is_killed_it_can_be_finished_or_undone() {
         // A git that lives on ends by itself.
         std::thread::sleep(Duration::from_millis(300));
 
-        let runs = place.scratch.0.join("state/runs");
+        let runs = fixture.scratch.0.join("state/runs");
         let entries = list(&runs).unwrap();
         for entry in &entries {
             let record = entry.record.as_ref().unwrap();
@@ -81,27 +81,27 @@ fn whenever_it_is_killed_it_can_be_finished_or_undone() {
             let record = Record::read(&entry.run_folder).unwrap();
             assert_eq!(record.state, State::Removed);
             if record.tip != record.base {
-                let kept = place.git(&["rev-parse", &format!("refs/guard/{}/tip", record.run_id)]);
+                let kept = fixture.git(&["rev-parse", &format!("refs/guard/{}/tip", record.run_id)]);
                 assert_eq!(kept, record.tip, "what was committed can be had back");
             }
             assert!(!record.worktree.exists());
         }
-        assert_eq!(place.git(&["rev-parse", "main"]), main);
-        assert_eq!(place.git(&["branch", "--list", "task/*"]), "");
-        assert_eq!(place.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
+        assert_eq!(fixture.git(&["rev-parse", "main"]), main);
+        assert_eq!(fixture.git(&["branch", "--list", "task/*"]), "");
+        assert_eq!(fixture.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
         let locks: Vec<_> =
-            place.snapshot().into_keys().filter(|path| path.extension() == Some("lock".as_ref())).collect();
+            fixture.snapshot().into_keys().filter(|path| path.extension() == Some("lock".as_ref())).collect();
         assert!(locks.is_empty(), "{locks:?}");
-        place.fsck();
+        fixture.fsck();
     }
     println!("killed in: {seen:?}");
 }
 
 #[test]
 fn a_workspace_belongs_to_one_process_at_a_time() {
-    let place = Place::new();
-    let workspace = place.open("held");
-    let folder = place.request("held").run_folder;
+    let fixture = TestRepository::new();
+    let workspace = fixture.open("held");
+    let folder = fixture.request("held").run_folder;
     assert!(matches!(Workspace::load(&folder), Err(guard::workspace::WorkspaceError::Busy(_))));
     assert!(list(folder.parent().unwrap()).unwrap()[0].is_busy);
     drop(workspace);
@@ -110,10 +110,10 @@ fn a_workspace_belongs_to_one_process_at_a_time() {
 
 #[test]
 fn a_receive_that_was_cut_after_its_last_step_is_one() {
-    let place = Place::new();
-    let mut workspace = place.open("cut");
-    let tip = commit(&workspace, "c.txt", "c", "work");
-    let folder = place.request("cut").run_folder;
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("cut");
+    let tip = agent_commit(&workspace, "c.txt", "c", "work");
+    let folder = fixture.request("cut").run_folder;
     let before = std::fs::read(folder.join("workspace.json")).unwrap();
     workspace.receive(&Limits::default()).unwrap();
     drop(workspace);
@@ -127,28 +127,28 @@ fn a_receive_that_was_cut_after_its_last_step_is_one() {
 
 #[test]
 fn a_failed_open_leaves_nothing() {
-    let place = Place::new();
+    let fixture = TestRepository::new();
     // A filter that fails keeps git from writing the files.
-    std::fs::write(place.repository.join(".gitattributes"), "*.txt filter=broken\n").unwrap();
-    place.git(&["add", "-A"]);
-    place.git(&["commit", "--quiet", "-m", "attributes"]);
-    place.git(&["config", "filter.broken.smudge", "false"]);
-    place.git(&["config", "filter.broken.required", "true"]);
-    let refs = place.git(&["for-each-ref"]);
-    let error = Workspace::open(&place.find_trusted(), &place.request("broken")).unwrap_err();
+    std::fs::write(fixture.repository.join(".gitattributes"), "*.txt filter=broken\n").unwrap();
+    fixture.git(&["add", "-A"]);
+    fixture.git(&["commit", "--quiet", "-m", "attributes"]);
+    fixture.git(&["config", "filter.broken.smudge", "false"]);
+    fixture.git(&["config", "filter.broken.required", "true"]);
+    let refs = fixture.git(&["for-each-ref"]);
+    let error = Workspace::open(&fixture.find_trusted(), &fixture.request("broken")).unwrap_err();
     assert!(error.to_string().contains("worktree"), "{error}");
-    assert_eq!(place.git(&["for-each-ref"]), refs);
-    assert_eq!(place.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
-    assert!(!place.scratch.0.join(".worktrees/project-broken").exists());
-    assert_eq!(Record::read(&place.request("broken").run_folder).unwrap().state, State::Removed);
+    assert_eq!(fixture.git(&["for-each-ref"]), refs);
+    assert_eq!(fixture.git(&["worktree", "list", "--porcelain"]).matches("worktree ").count(), 1);
+    assert!(!fixture.scratch.0.join(".worktrees/project-broken").exists());
+    assert_eq!(Record::read(&fixture.request("broken").run_folder).unwrap().state, State::Removed);
 }
 
 #[test]
 fn a_locked_index_is_told_and_nothing_is_lost() {
-    let place = Place::new();
-    let mut workspace = place.open("locked");
-    commit(&workspace, "c.txt", "c", "work");
-    let lock = place.repository.join(".git/worktrees/project-locked/index.lock");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("locked");
+    agent_commit(&workspace, "c.txt", "c", "work");
+    let lock = fixture.repository.join(".git/worktrees/project-locked/index.lock");
     std::fs::write(&lock, "").unwrap();
     workspace.receive(&Limits::default()).unwrap();
     let error = workspace.dispose(KeepPolicy::Auto).unwrap_err();
@@ -161,11 +161,11 @@ fn a_locked_index_is_told_and_nothing_is_lost() {
 /// A git that was killed after it made the worktree's directories, and before it wrote where they are.
 #[test]
 fn a_worktree_that_was_only_begun_goes_too() {
-    let place = Place::new();
-    let workspace = place.open("begun");
-    let (folder, worktree) = (place.request("begun").run_folder, workspace.worktree().to_path_buf());
+    let fixture = TestRepository::new();
+    let workspace = fixture.open("begun");
+    let (folder, worktree) = (fixture.request("begun").run_folder, workspace.worktree().to_path_buf());
     drop(workspace);
-    let admin = place.repository.join(".git/worktrees/project-begun");
+    let admin = fixture.repository.join(".git/worktrees/project-begun");
     std::fs::remove_file(admin.join("gitdir")).unwrap();
     std::fs::remove_dir_all(&worktree).unwrap();
     std::fs::create_dir(&worktree).unwrap();
@@ -176,5 +176,5 @@ fn a_worktree_that_was_only_begun_goes_too() {
     std::fs::write(folder.join("workspace.json"), record.to_string()).unwrap();
     Workspace::load(&folder).unwrap().dispose(KeepPolicy::Auto).unwrap();
     assert!(!worktree.exists() && !admin.exists());
-    assert_eq!(place.git(&["branch", "--list", "task/*"]), "");
+    assert_eq!(fixture.git(&["branch", "--list", "task/*"]), "");
 }

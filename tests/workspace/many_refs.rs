@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::bombs::{SOON, guard, run};
-use crate::launch::world::in_every_world;
+use crate::support::in_every_environment;
 
 /// A program that packs so many hundred thousand refs.
 fn pack(parts: usize) -> String {
@@ -20,29 +20,29 @@ with open(path, 'a') as refs:
 
 #[test]
 fn millions_of_refs_fill_neither_the_memory_nor_the_result() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         for (name, parts) in [("many", 2), ("millions", 12)] {
             let began = Instant::now();
             // Guard itself has so much memory for its data, and ends if it needs more.
-            let ran = run(world, &["prlimit", "--data=300000000", "--"], name, &pack(parts));
+            let outcome = run(environment, &["prlimit", "--data=300000000", "--"], name, &pack(parts));
             let took = began.elapsed();
-            let start = ran.result.to_string().get(..4000).unwrap_or_default().to_string();
-            let problem = || format!("{}: {name}: {took:?} {start}\n{}", world.name(), ran.error);
-            assert!(ran.output.len() < 4 << 20, "{} bytes: {}", ran.output.len(), problem());
+            let start = outcome.result.to_string().get(..4000).unwrap_or_default().to_string();
+            let problem = || format!("{}: {name}: {took:?} {start}\n{}", environment.name(), outcome.error);
+            assert!(outcome.output.len() < 4 << 20, "{} bytes: {}", outcome.output.len(), problem());
             assert!(took < SOON, "{}", problem());
-            let transcript = ran.transcript().metadata().unwrap().len();
+            let transcript = outcome.transcript().metadata().unwrap().len();
             assert!(transcript < 8 << 20, "{transcript} bytes: {}", problem());
             if parts == 2 {
-                assert_eq!(ran.code, 0, "{}", problem());
-                let worktree = &ran.result["worktree"];
+                assert_eq!(outcome.code, 0, "{}", problem());
+                let worktree = &outcome.result["worktree"];
                 assert_eq!(worktree["other_refs"].as_array().map(Vec::len), Some(1_000), "{}", problem());
                 assert_eq!(worktree["other_refs_left_out"], 199_000, "{}", problem());
             } else {
-                assert_eq!(ran.kind(), "receive_refused", "{}", problem());
-                assert!(ran.result["error"].to_string().contains("packed-refs has"), "{}", problem());
+                assert_eq!(outcome.kind(), "receive_refused", "{}", problem());
+                assert!(outcome.result["error"].to_string().contains("packed-refs has"), "{}", problem());
             }
-            let cleaned = guard(world, &[], &["worktree", "clean", &format!("task/{name}")]);
-            assert_eq!(cleaned.code, 0, "{}: {}", world.name(), cleaned.error);
+            let cleaned = guard(environment, &[], &["worktree", "clean", &format!("task/{name}")]);
+            assert_eq!(cleaned.code, 0, "{}: {}", environment.name(), cleaned.error);
         }
     });
 }

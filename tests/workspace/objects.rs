@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use guard::workspace::{KeepPolicy, Limits, ReceiveError, Workspace};
 
-use super::{Place, agent, commit, git};
+use crate::support::{TestRepository, agent_commit, agent_git, git, git_in};
 
 /// Writes an object as it is, whether git likes it or not.
 fn object(workspace: &Workspace, kind: &str, bytes: &[u8]) -> String {
@@ -57,7 +57,7 @@ fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, Rece
 
 #[test]
 fn objects_that_are_no_honest_history_are_refused() {
-    let place = Place::new();
+    let fixture = TestRepository::new();
     type Make = (&'static str, fn(&Workspace) -> String);
     let makes: &[Make] = &[
         ("a blob", |w| object(w, "blob", b"x")),
@@ -111,10 +111,10 @@ fn objects_that_are_no_honest_history_are_refused() {
         }),
     ];
     for (number, (name, make)) in makes.iter().enumerate() {
-        let mut workspace = place.open(&format!("object{number}"));
+        let mut workspace = fixture.open(&format!("object{number}"));
         let id = make(&workspace);
         set(&workspace, &id);
-        let refs = place.git(&["for-each-ref"]);
+        let refs = fixture.git(&["for-each-ref"]);
         match receive(&mut workspace) {
             Err(
                 ReceiveError::NotACommit(_)
@@ -124,16 +124,16 @@ fn objects_that_are_no_honest_history_are_refused() {
             ) => {}
             other => panic!("{name}: {other:?}"),
         }
-        assert_eq!(place.git(&["for-each-ref"]), refs, "{name}");
+        assert_eq!(fixture.git(&["for-each-ref"]), refs, "{name}");
     }
-    place.fsck();
+    fixture.fsck();
 }
 
 #[test]
 fn objects_of_other_repositories_do_not_come_along() {
-    let place = Place::new();
-    let private = place.scratch.0.join("private");
-    git(&place.scratch.0, &["init", "--quiet", "private"]);
+    let fixture = TestRepository::new();
+    let private = fixture.scratch.0.join("private");
+    git(&fixture.scratch.0, &["init", "--quiet", "private"]);
     std::fs::write(private.join("key"), "secret\n").unwrap();
     git(&private, &["add", "-A"]);
     git(&private, &["commit", "--quiet", "-m", "secret"]);
@@ -155,9 +155,9 @@ fn objects_of_other_repositories_do_not_come_along() {
         }),
     ];
     for (name, borrow) in borrows {
-        let mut workspace = place.open(name);
+        let mut workspace = fixture.open(name);
         borrow(&workspace.quarantine().join("objects"), &private.join(".git/objects"));
-        assert_eq!(agent(&workspace, &["cat-file", "blob", &secret]), "secret", "unjailed git reads it");
+        assert_eq!(agent_git(&workspace, &["cat-file", "blob", &secret]), "secret", "unjailed git reads it");
         let tree = tree(&workspace, &[("100644", "key", &secret)]);
         let tip = commit_of(&workspace, &tree);
         set(&workspace, &tip);
@@ -166,16 +166,16 @@ fn objects_of_other_repositories_do_not_come_along() {
             matches!(result, Err(ReceiveError::Unreadable(_) | ReceiveError::BadObjects(_))),
             "{name}: {result:?}"
         );
-        let asked = super::git_in(&place.repository, &["cat-file", "-e", &secret]);
+        let asked = git_in(&fixture.repository, &["cat-file", "-e", &secret]);
         assert!(!asked.status.success(), "{name}: the object has not come along");
     }
 }
 
 #[test]
 fn objects_that_are_pipes_cost_only_time() {
-    let place = Place::new();
-    let mut workspace = place.open("pipe");
-    let tip = commit(&workspace, "c.txt", "c", "work");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("pipe");
+    let tip = agent_commit(&workspace, "c.txt", "c", "work");
     let file = workspace.quarantine().join("objects").join(&tip[..2]).join(&tip[2..]);
     std::fs::remove_file(&file).unwrap();
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -183,17 +183,17 @@ fn objects_that_are_pipes_cost_only_time() {
     let error = workspace.receive(&Limits { time: Duration::from_secs(1), ..Limits::default() }).unwrap_err();
     assert!(matches!(error, ReceiveError::TooSlow(_) | ReceiveError::Unreadable(_)), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
-    assert_eq!(place.git(&["rev-parse", "task/pipe"]), workspace.record().base);
-    place.fsck();
-    let left = std::fs::read_dir(place.repository.join(".git/objects")).unwrap().flatten();
+    assert_eq!(fixture.git(&["rev-parse", "task/pipe"]), workspace.record().base);
+    fixture.fsck();
+    let left = std::fs::read_dir(fixture.repository.join(".git/objects")).unwrap().flatten();
     let left: Vec<_> = left.filter(|entry| entry.file_name().to_string_lossy().starts_with("tmp_")).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]
 fn more_than_the_limit_is_refused_and_can_be_tried_again() {
-    let place = Place::new();
-    let mut workspace = place.open("large");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("large");
     let mut noise = vec![0u8; 3 << 20];
     let mut state = 1u64;
     for byte in &mut noise {
@@ -201,29 +201,29 @@ fn more_than_the_limit_is_refused_and_can_be_tried_again() {
         *byte = (state >> 33) as u8;
     }
     std::fs::write(workspace.worktree().join("noise"), &noise).unwrap();
-    agent(&workspace, &["add", "-A"]);
-    agent(&workspace, &["commit", "--quiet", "-m", "large"]);
+    agent_git(&workspace, &["add", "-A"]);
+    agent_git(&workspace, &["commit", "--quiet", "-m", "large"]);
     let error = workspace.receive(&Limits { bytes: 1 << 20, ..Limits::default() }).unwrap_err();
     assert!(matches!(error, ReceiveError::TooLarge { .. }) && error.is_retryable(), "{error}");
     assert!(workspace.quarantine().exists());
     let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(settled.kept && settled.unreceived);
     drop(workspace);
-    let mut again = Workspace::load(&place.request("large").run_folder).unwrap();
+    let mut again = Workspace::load(&fixture.request("large").run_folder).unwrap();
     again.receive(&Limits::default()).unwrap();
     again.dispose(KeepPolicy::Auto).unwrap();
     assert_eq!(git(again.worktree(), &["status", "--porcelain"]), "");
-    place.fsck();
+    fixture.fsck();
 }
 
 #[test]
 fn files_that_speed_git_up_are_not_believed() {
-    let place = Place::new();
-    let mut workspace = place.open("graph");
-    let tip = commit(&workspace, "c.txt", "c", "work");
-    agent(&workspace, &["commit-graph", "write", "--reachable"]);
-    agent(&workspace, &["repack", "-q", "-a", "-d", "-l"]);
-    agent(&workspace, &["multi-pack-index", "write"]);
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("graph");
+    let tip = agent_commit(&workspace, "c.txt", "c", "work");
+    agent_git(&workspace, &["commit-graph", "write", "--reachable"]);
+    agent_git(&workspace, &["repack", "-q", "-a", "-d", "-l"]);
+    agent_git(&workspace, &["multi-pack-index", "write"]);
     for file in ["objects/info/commit-graph", "objects/pack/multi-pack-index"] {
         let file = workspace.quarantine().join(file);
         let mut bytes = std::fs::read(&file).unwrap();
@@ -233,29 +233,29 @@ fn files_that_speed_git_up_are_not_believed() {
         std::fs::write(&file, bytes).unwrap();
     }
     assert_eq!(receive(&mut workspace).unwrap().new, tip);
-    place.fsck();
+    fixture.fsck();
 }
 
 #[test]
 fn damaged_objects_are_told_and_the_rest_stays() {
-    let place = Place::new();
-    let mut workspace = place.open("damaged");
-    commit(&workspace, "c.txt", "some text that is long enough to be damaged", "work");
-    let blob = agent(&workspace, &["rev-parse", "HEAD:c.txt"]);
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("damaged");
+    agent_commit(&workspace, "c.txt", "some text that is long enough to be damaged", "work");
+    let blob = agent_git(&workspace, &["rev-parse", "HEAD:c.txt"]);
     let file = workspace.quarantine().join("objects").join(&blob[..2]).join(&blob[2..]);
     std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, b"not an object").unwrap();
     let error = receive(&mut workspace).unwrap_err();
     assert!(matches!(error, ReceiveError::Unreadable(_)), "{error}");
-    assert_eq!(place.git(&["rev-parse", "task/damaged"]), workspace.record().base);
-    place.fsck();
+    assert_eq!(fixture.git(&["rev-parse", "task/damaged"]), workspace.record().base);
+    fixture.fsck();
 }
 
 #[test]
 fn large_objects_come_along_when_they_are_what_they_say() {
-    let place = Place::new();
-    let mut workspace = place.open("lfs");
-    commit(&workspace, "c.txt", "c", "work");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("lfs");
+    agent_commit(&workspace, "c.txt", "c", "work");
     let store = workspace.quarantine().join("lfs/objects");
     let digest = <sha2::Sha256 as sha2::Digest>::digest(b"large\n");
     let honest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -267,7 +267,7 @@ fn large_objects_come_along_when_they_are_what_they_say() {
     }
     symlink("/etc", store.join("ff")).unwrap();
     receive(&mut workspace).unwrap();
-    let real = place.repository.join(".git/lfs/objects");
+    let real = fixture.repository.join(".git/lfs/objects");
     assert!(real.join(&honest[..2]).join(&honest[2..4]).join(&honest).is_file());
     assert!(!real.join("ab").exists() || std::fs::read_dir(real.join("ab/ab")).unwrap().count() == 0);
     assert!(workspace.dispose(KeepPolicy::Auto).unwrap().unreceived, "what was not taken stays");

@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::launch::world::{Ran, World, in_every_world};
+use crate::support::{RunOutcome, TestEnvironment, in_every_environment};
 
-fn root(world: &World) -> PathBuf {
-    world.temporary().parent().unwrap().to_path_buf()
+fn root(environment: &TestEnvironment) -> PathBuf {
+    environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
 /// A repository `hooked` whose `pre-commit` hook refuses every commit.
-fn repository(world: &World) {
-    world.outside(
+fn repository(environment: &TestEnvironment) {
+    environment.run_outside(
         "rm -rf hooked .worktrees && git init -q -b main hooked && cd hooked && git config user.name U && git config user.email u@u \
          && echo a > a && git add . && git commit -qm first \
          && printf '#!/bin/sh\\nexit 1\\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit",
@@ -23,15 +23,15 @@ fn repository(world: &World) {
 }
 
 /// Runs a script in the repository's task: from a file, so that each program is judged when it starts and not before.
-fn run(world: &World, name: &str, language: &str, script: &str) -> Ran {
-    let folder = root(world).join("hooked");
+fn run(environment: &TestEnvironment, name: &str, language: &str, script: &str) -> RunOutcome {
+    let folder = root(environment).join("hooked");
     std::fs::write(folder.join("script"), script).unwrap();
-    world.give(&folder.join("script"));
-    world.outside("cd hooked && git add script && git commit -q --no-verify --amend --no-edit");
+    environment.give_to_user(&folder.join("script"));
+    environment.run_outside("cd hooked && git add script && git commit -q --no-verify --amend --no-edit");
     let options = ["--json", "--keep", "--name", name, "--policy", "strict"];
-    let mut command = world.guard(&options, &[language, "script"]);
+    let mut command = environment.guard_run(&options, &[language, "script"]);
     command.current_dir(folder);
-    world.finish(command, b"")
+    environment.run_to_end(command, b"")
 }
 
 /// An attacker writes files without programs that a rule could refuse by their arguments. `G` is the task's git directory, `W`
@@ -121,12 +121,12 @@ const ATTEMPTS: [(&str, &str, &str); 22] = [
 /// Refused and in the record, one by one; nothing of it is in the task's repository afterwards.
 #[test]
 fn what_only_looks_like_another_repository_is_the_tasks() {
-    in_every_world(|world| {
-        repository(world);
+    in_every_environment(|environment| {
+        repository(environment);
         let mut script = PREPARE.to_string();
-        for (index, (_, attempt, place)) in ATTEMPTS.iter().enumerate() {
+        for (index, (_, attempt, fixture)) in ATTEMPTS.iter().enumerate() {
             script.push_str(&format!(
-                "env = {{}}; {attempt}; os.chdir('{place}'.replace('{{T}}', T))\n\
+                "env = {{}}; {attempt}; os.chdir('{fixture}'.replace('{{T}}', T))\n\
                  git('checkout', '-q', '-b', 'won{index}', **env); git('reset', '-q', '--hard', 'won{index}', **env)\n\
                  git('commit', '-q', '--no-verify', '--allow-empty', '-m', 'won{index}', **env); os.chdir(W)\n"
             ));
@@ -134,13 +134,13 @@ fn what_only_looks_like_another_repository_is_the_tasks() {
         script.push_str(
             "print(run('git', 'for-each-ref').stdout, run('git', 'log', '--format=%s').stdout, 'done')\n",
         );
-        let ran = run(world, "looks", "python3", &script);
-        let (name, said) = (world.name(), ran.printed());
-        assert!(said.ends_with("done\n"), "{name}: {:#} {}", ran.result, ran.error);
-        assert!(!said.contains("won"), "{name}: {said} {:#}", ran.result);
-        let log = world.outside("cd hooked && git log --format=%s task/looks");
+        let outcome = run(environment, "looks", "python3", &script);
+        let (name, said) = (environment.name(), outcome.printed());
+        assert!(said.ends_with("done\n"), "{name}: {:#} {}", outcome.result, outcome.error);
+        assert!(!said.contains("won"), "{name}: {said} {:#}", outcome.result);
+        let log = environment.run_outside("cd hooked && git log --format=%s task/looks");
         assert_eq!(log, "first\n", "{name}: a commit that skipped the hooks was received");
-        let denials = ran.result["denials"].as_array().unwrap();
+        let denials = outcome.result["denials"].as_array().unwrap();
         for (index, (what, _, _)) in ATTEMPTS.iter().enumerate() {
             for command in ["checkout -q -b", "reset -q --hard", "--allow-empty -m"] {
                 let words = format!("{command} won{index} ");
@@ -155,8 +155,8 @@ fn what_only_looks_like_another_repository_is_the_tasks() {
 /// `git -C` follows links before it goes up, as the kernel does.
 #[test]
 fn a_directory_above_a_link_is_where_the_link_leads() {
-    in_every_world(|world| {
-        repository(world);
+    in_every_environment(|environment| {
+        repository(environment);
         let script = format!(
             "{PREPARE}
 other(T + '/o'); os.mkdir('deep'); os.symlink(W + '/deep', T + '/o/link')
@@ -170,17 +170,17 @@ git(*(['-C', 'd' * 200] * 25), 'checkout', '-q', '-b', 'won')
 print(run('git', 'for-each-ref').stdout)
 "
         );
-        let ran = run(world, "link", "python3", &script);
-        assert!(!ran.printed().contains("won"), "{}: {:#}", world.name(), ran.result);
-        assert_eq!(ran.result["usage"]["refusals"], 4, "{}: {:#}", world.name(), ran.result);
+        let outcome = run(environment, "link", "python3", &script);
+        assert!(!outcome.printed().contains("won"), "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.result["usage"]["refusals"], 4, "{}: {:#}", environment.name(), outcome.result);
     });
 }
 
 /// A variable that stands twice in an environment: git takes the first one.
 #[test]
 fn a_variable_given_twice_is_judged_both_ways() {
-    in_every_world(|world| {
-        repository(world);
+    in_every_environment(|environment| {
+        repository(environment);
         let script = format!(
             "{PREPARE}
 import ctypes
@@ -200,19 +200,19 @@ print(start(['git', 'commit', '-q', '--allow-empty', '-m', 'won'], ['GIT_CONFIG_
 print(run('git', 'for-each-ref').stdout, run('git', 'log', '--format=%s').stdout)
 "
         );
-        let ran = run(world, "twice", "python3", &script);
-        let (name, printed) = (world.name(), ran.printed());
-        assert!(printed.starts_with("126\n126\n126\n"), "{name}: {:#} {}", ran.result, ran.error);
-        assert!(!printed.contains("won"), "{name}: {:#}", ran.result);
-        assert_eq!(ran.result["usage"]["refusals"], 3, "{name}: {:#}", ran.result);
+        let outcome = run(environment, "twice", "python3", &script);
+        let (name, printed) = (environment.name(), outcome.printed());
+        assert!(printed.starts_with("126\n126\n126\n"), "{name}: {:#} {}", outcome.result, outcome.error);
+        assert!(!printed.contains("won"), "{name}: {:#}", outcome.result);
+        assert_eq!(outcome.result["usage"]["refusals"], 3, "{name}: {:#}", outcome.result);
     });
 }
 
 /// The same words in the same directory are not the same command when the repository is gone.
 #[test]
 fn a_repository_that_has_gone_frees_nothing() {
-    in_every_world(|world| {
-        repository(world);
+    in_every_environment(|environment| {
+        repository(environment);
         let script = format!(
             "{PREPARE}
 other('s'); os.chdir('s')
@@ -222,11 +222,11 @@ print(git('checkout', '-q', '-B', 'won')); shutil.rmtree('.git'); write('.git', 
 os.chdir(W); print(run('git', 'for-each-ref').stdout)
 "
         );
-        let ran = run(world, "gone", "python3", &script);
-        let (name, printed) = (world.name(), ran.printed());
-        assert!(printed.starts_with("0\n126\n0\n126\n"), "{name}: {:#} {}", ran.result, ran.error);
-        assert!(!printed.contains("won"), "{name}: {:#}", ran.result);
-        assert_eq!(ran.result["usage"]["refusals"], 2, "{name}: {:#}", ran.result);
+        let outcome = run(environment, "gone", "python3", &script);
+        let (name, printed) = (environment.name(), outcome.printed());
+        assert!(printed.starts_with("0\n126\n0\n126\n"), "{name}: {:#} {}", outcome.result, outcome.error);
+        assert!(!printed.contains("won"), "{name}: {:#}", outcome.result);
+        assert_eq!(outcome.result["usage"]["refusals"], 2, "{name}: {:#}", outcome.result);
     });
 }
 
@@ -239,8 +239,8 @@ const SHELL: &str = r#"
 /// What suites of tests do stays free: linked worktrees and separate git directories of their own repositories, bare ones.
 #[test]
 fn repositories_of_its_own_stay_free() {
-    in_every_world(|world| {
-        repository(world);
+    in_every_environment(|environment| {
+        repository(environment);
         let script = format!(
             "{SHELL} other $T/o; $git -C $T/o worktree add -q ../w; $git -C $T/w checkout -q -b free; $git -C $T/w branch --show-current; \
              cd $T; $git clone -q --bare o b.git; cd $W; $git -C $T/b.git update-ref refs/heads/free HEAD; $git -C $T/b.git branch --list free; \
@@ -248,14 +248,20 @@ fn repositories_of_its_own_stay_free() {
              GIT_DIR=$T/o/.git GIT_WORK_TREE=$T/o $git checkout -q -b named; $git -C $T/o branch --show-current; \
              other n; $git -C n -c user.name=x -c user.email=x commit -q --no-verify --allow-empty -m more && echo nested"
         );
-        let ran = run(world, "free", "bash", &script);
-        assert_eq!(ran.result["denials"], serde_json::json!([]), "{}: {:#}", world.name(), ran.result);
+        let outcome = run(environment, "free", "bash", &script);
         assert_eq!(
-            ran.printed(),
+            outcome.result["denials"],
+            serde_json::json!([]),
+            "{}: {:#}",
+            environment.name(),
+            outcome.result
+        );
+        assert_eq!(
+            outcome.printed(),
             "free\n  free\nreset\nnamed\nnested\n",
             "{}: {:#}",
-            world.name(),
-            ran.result
+            environment.name(),
+            outcome.result
         );
     });
 }

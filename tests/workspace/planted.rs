@@ -3,29 +3,29 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::launch::world::{World, in_every_world, in_two_worlds};
+use crate::support::{TestEnvironment, in_every_environment, in_two_environments};
 
-fn root(world: &World) -> PathBuf {
-    world.temporary().parent().unwrap().to_path_buf()
+fn root(environment: &TestEnvironment) -> PathBuf {
+    environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
 /// guard as this person starts it below the world's root: what it ended with, and all it said.
-fn guard_in(world: &World, folder: &str, options: &[&str], script: &str) -> (i32, String) {
-    let mut command = world.command(crate::launch::world::program());
-    let namespaces = if world.namespaces { "require" } else { "off" };
+fn guard_in(environment: &TestEnvironment, folder: &str, options: &[&str], script: &str) -> (i32, String) {
+    let mut command = environment.command(crate::support::guard_program());
+    let namespaces = if environment.namespaces { "require" } else { "off" };
     command.args(["run", "-q", "--namespaces", namespaces]).args(options).args(["--", "bash", "-c", script]);
-    let users = root(world).join("gitconfig");
+    let users = root(environment).join("gitconfig");
     if users.exists() {
         command.env("GIT_CONFIG_GLOBAL", users);
     }
-    let ran = world.finish(
+    let outcome = environment.run_to_end(
         {
-            command.current_dir(root(world).join(folder));
+            command.current_dir(root(environment).join(folder));
             command
         },
         b"",
     );
-    (ran.code, format!("{}{}", String::from_utf8_lossy(&ran.output), ran.error))
+    (outcome.code, format!("{}{}", String::from_utf8_lossy(&outcome.output), outcome.error))
 }
 
 /// A repository whose filters leave a canary, with its git directory as an ordinary one: `template`.
@@ -39,31 +39,34 @@ cd .. && cp -r t plain && mv plain/template/HEAD plain/template/head";
 /// The whole story: a run plants, the next one starts there.
 #[test]
 fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
-    in_every_world(|world| {
-        let (name, canary) = (world.name(), root(world).join("CANARY"));
-        world.outside(&format!("CANARY='{}'\n{TEMPLATE}", canary.display()));
+    in_every_environment(|environment| {
+        let (name, canary) = (environment.name(), root(environment).join("CANARY"));
+        environment.run_outside(&format!("CANARY='{}'\n{TEMPLATE}", canary.display()));
         // No git is needed for it.
         let plant = "python3 -c 'import os; os.rename(\"template\", \".git\")'; ls -d .git";
-        let (code, said) = guard_in(world, "p/sub", &["--name", "one", "--keep"], plant);
+        let (code, said) = guard_in(environment, "p/sub", &["--name", "one", "--keep"], plant);
         assert!(code == 0 && said.ends_with(".git\n"), "{name}: {said}");
         // A directory that is a repository before the run would be protected.
         let plant = "python3 -c 'import os; os.rename(\"template\", \".git\"); os.rename(\".git/head\", \".git/HEAD\")'; ls -d .git";
-        let (code, said) = guard_in(world, "plain", &["--in-place"], plant);
+        let (code, said) = guard_in(environment, "plain", &["--in-place"], plant);
         assert!(code == 0 && said.ends_with(".git\n"), "{name}: {said}");
         for folder in [".worktrees/p-one/sub", "plain"] {
-            let before = world.outside(&format!("cd {folder} && find . -type f | sort | xargs sha256sum"));
-            let listing = world.outside("find .worktrees plain state/guard -maxdepth 2 | sort");
-            let (code, said) = guard_in(world, folder, &["--name", "two"], "true");
+            let before =
+                environment.run_outside(&format!("cd {folder} && find . -type f | sort | xargs sha256sum"));
+            let listing = environment.run_outside("find .worktrees plain state/guard -maxdepth 2 | sort");
+            let (code, said) = guard_in(environment, folder, &["--name", "two"], "true");
             assert_eq!(code, 125, "{name}: {said}");
             for wanted in ["filter.evil.smudge = touch", "filter.evil.clean = touch", "--trust-repository"] {
                 assert!(said.contains(wanted), "{name}: {wanted:?} in {said}");
             }
             assert!(!canary.exists(), "{name}: {folder}");
-            let after = world.outside(&format!("cd {folder} && find . -type f | sort | xargs sha256sum"));
+            let after =
+                environment.run_outside(&format!("cd {folder} && find . -type f | sort | xargs sha256sum"));
             assert_eq!(before, after, "{name}");
-            let left = world.outside("find .worktrees plain state/guard -maxdepth 2 | sort");
+            let left = environment.run_outside("find .worktrees plain state/guard -maxdepth 2 | sort");
             assert_eq!(listing, left, "{name}: {folder}");
-            let (code, said) = guard_in(world, folder, &["--name", "two", "--trust-repository"], "true");
+            let (code, said) =
+                guard_in(environment, folder, &["--name", "two", "--trust-repository"], "true");
             assert!(code == 0 && canary.exists(), "{name}: it is real: {said}");
             std::fs::remove_file(&canary).unwrap();
         }
@@ -73,20 +76,20 @@ fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
 /// What the user has for every repository is the user's; what a repository adds for the user's own filter to run is not.
 #[test]
 fn the_users_own_filter_and_what_it_is_told() {
-    in_two_worlds(|world| {
-        let name = world.name();
-        world.outside(
+    in_two_environments(|environment| {
+        let name = environment.name();
+        environment.run_outside(
             "git init -q -b main p && cd p && git config user.name U && git config user.email u@e && mkdir -p a/b \
              && echo x > a/b/x.bin && echo '*.bin filter=up' > .gitattributes && git add . && git commit -qm first
              for file in ../gitconfig .git/config; do git config -f $file filter.up.smudge 'tr a-z A-Z' \
              && git config -f $file filter.up.clean 'tr A-Z a-z'; done",
         );
-        let (code, said) = guard_in(world, "p", &["--name", "same"], "cat a/b/x.bin");
+        let (code, said) = guard_in(environment, "p", &["--name", "same"], "cat a/b/x.bin");
         assert_eq!((code, &*said), (0, "X\n"), "{name}");
-        world.outside("git config -f p/.git/config filter.up.smudge 'tr x y'");
-        let (code, said) = guard_in(world, "p", &["--name", "other"], "cat a/b/x.bin");
+        environment.run_outside("git config -f p/.git/config filter.up.smudge 'tr x y'");
+        let (code, said) = guard_in(environment, "p", &["--name", "other"], "cat a/b/x.bin");
         assert!(code == 125 && said.contains("filter.up.smudge = tr x y"), "{name}: {said}");
-        world.outside("git config -f p/.git/config --unset filter.up.smudge");
+        environment.run_outside("git config -f p/.git/config --unset filter.up.smudge");
         for (key, value) in [
             ("lfs.customtransfer.evil.path", "evil"),
             ("lfs.extension.evil.smudge", "evil"),
@@ -94,21 +97,21 @@ fn the_users_own_filter_and_what_it_is_told() {
             ("core.sshCommand", "evil"),
             ("credential.helper", "!evil"),
         ] {
-            world.outside(&format!("git config -f p/.git/config {key} '{value}'"));
-            let (code, said) = guard_in(world, "p", &["--name", "told"], "true");
+            environment.run_outside(&format!("git config -f p/.git/config {key} '{value}'"));
+            let (code, said) = guard_in(environment, "p", &["--name", "told"], "true");
             assert!(code == 125 && said.contains(&key.to_lowercase()), "{name}: {key}: {said}");
-            world.outside(&format!("git config -f p/.git/config --unset {key}"));
+            environment.run_outside(&format!("git config -f p/.git/config --unset {key}"));
         }
         // Without filters of the user's nobody asks for those.
-        world.outside(
+        environment.run_outside(
             "rm gitconfig; git -C p config --unset filter.up.clean; git -C p config core.sshCommand x",
         );
-        let (code, said) = guard_in(world, "p", &["--name", "plain"], "true");
+        let (code, said) = guard_in(environment, "p", &["--name", "plain"], "true");
         assert_eq!((code, &*said), (0, ""), "{name}");
         // A relative list is not looked for where guard happens to be started.
-        world.outside("echo SECRET > p/secret; git -C p config core.excludesFile ../../secret");
+        environment.run_outside("echo SECRET > p/secret; git -C p config core.excludesFile ../../secret");
         let script = "cat $(git rev-parse --git-dir)/info/user-excludes";
-        let (_, said) = guard_in(world, "p/a/b", &["--name", "relative"], script);
+        let (_, said) = guard_in(environment, "p/a/b", &["--name", "relative"], script);
         assert!(!said.contains("SECRET"), "{name}: {said}");
     });
 }
@@ -116,28 +119,30 @@ fn the_users_own_filter_and_what_it_is_told() {
 /// The second of two runs in one worktree is refused, and the first one's work arrives.
 #[test]
 fn two_at_once_in_one_worktree() {
-    in_every_world(|world| {
-        let name = world.name();
+    in_every_environment(|environment| {
+        let name = environment.name();
         let first = "touch started; while [ ! -e go ]; do sleep 0.02; done; rm started go
                      echo w > w; git add w; git -c user.name=n -c user.email=e commit -qm work";
-        let mut command = world.guard(&["-q", "--here"], &["bash", "-c", first]);
+        let mut command = environment.guard_run(&["-q", "--here"], &["bash", "-c", first]);
         let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
         let began = Instant::now();
-        while !world.folder.join("started").exists() {
+        while !environment.directory.join("started").exists() {
             assert!(began.elapsed() < Duration::from_secs(30), "{name}");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (code, said) = guard_in(world, "project", &["--here"], "echo second");
+        let (code, said) = guard_in(environment, "project", &["--here"], "echo second");
         assert_eq!(code, 125, "{name}: {said}");
         // Without namespaces the worktree leads to the first one's private repository, which is doubt enough.
-        let wanted = if world.namespaces { "in use by another guard" } else { "do not point to each other" };
+        let wanted =
+            if environment.namespaces { "in use by another guard" } else { "do not point to each other" };
         assert!(said.contains(wanted) && !said.contains("second"), "{name}: {said}");
-        world.outside("touch project/go");
-        let ran = crate::launch::world::collect(child.unwrap(), b"", began);
-        assert_eq!(ran.code, 0, "{name}: {}", ran.error);
-        let log = world.outside("git -C project log --format=%s && git -C project status -s && ls project");
+        environment.run_outside("touch project/go");
+        let outcome = crate::support::collect_outcome(child.unwrap(), b"", began);
+        assert_eq!(outcome.code, 0, "{name}: {}", outcome.error);
+        let log = environment
+            .run_outside("git -C project log --format=%s && git -C project status -s && ls project");
         assert_eq!(log, "work\nfirst\ntracked\nw\n", "{name}");
-        let (code, said) = guard_in(world, "project", &["--here"], "echo third");
+        let (code, said) = guard_in(environment, "project", &["--here"], "echo third");
         assert_eq!((code, &*said), (0, "third\n"), "{name}");
     });
 }

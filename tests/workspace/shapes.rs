@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use guard::workspace::{KeepPolicy, Limits, ReceiveError, Request, Workspace};
 
-use super::{Place, agent, commit};
-use crate::launch::world::in_two_worlds;
+use crate::support::{TestRepository, agent_commit, agent_git, git, in_two_environments};
 
 /// Longer than any of this takes on a busy machine, and shorter than waiting for something.
 const ENDS: Duration = Duration::from_secs(180);
@@ -34,9 +33,9 @@ fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, Rece
 
 #[test]
 fn work_that_no_path_reaches_is_not_lost() {
-    let place = Place::new();
+    let fixture = TestRepository::new();
     let started = Instant::now();
-    let mut workspace = place.open("deep");
+    let mut workspace = fixture.open("deep");
     deep(&workspace.worktree().join("chain"));
     receive(&mut workspace).unwrap();
     let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
@@ -52,8 +51,8 @@ fn work_that_no_path_reaches_is_not_lost() {
 
 #[test]
 fn a_closed_folder_is_not_an_empty_one() {
-    let place = Place::new();
-    let mut workspace = place.open("closed");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("closed");
     let folder = workspace.worktree().join("closed");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("work"), "work").unwrap();
@@ -62,19 +61,19 @@ fn a_closed_folder_is_not_an_empty_one() {
     let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(settled.kept && settled.uncommitted == [Path::new("closed/")], "{settled:?}");
     workspace.dispose(KeepPolicy::Discard).unwrap();
-    assert_eq!(place.git(&["show", "refs/guard/run-closed/work:closed/work"]), "work");
+    assert_eq!(fixture.git(&["show", "refs/guard/run-closed/work:closed/work"]), "work");
 }
 
 /// A hole of a terabyte takes no room, and hours to read.
 #[test]
 fn a_file_as_large_as_a_disk_is_set_aside() {
-    let place = Place::new();
+    let fixture = TestRepository::new();
     let started = Instant::now();
-    let mut workspace = place.open("large");
+    let mut workspace = fixture.open("large");
     let worktree = workspace.worktree().to_path_buf();
     let file = std::fs::File::create(worktree.join("hole")).unwrap();
     if file.set_len(1 << 40).is_err() {
-        crate::sandbox::skip("a file with a hole", "the file system has none of this size");
+        crate::support::skip("a file with a hole", "the file system has none of this size");
         return;
     }
     std::fs::write(worktree.join("small"), "small").unwrap();
@@ -90,12 +89,12 @@ fn a_file_as_large_as_a_disk_is_set_aside() {
 /// The quarantine is no longer used by anybody: whatever is in it goes, or stays and is told.
 #[test]
 fn a_quarantine_of_any_shape() {
-    let place = Place::new();
+    let fixture = TestRepository::new();
     let started = Instant::now();
     for part in ["odd", "refs/heads/odd", "lfs/objects", "objects/odd", "info/odd"] {
-        let mut workspace = place.open(&part.replace('/', "-"));
+        let mut workspace = fixture.open(&part.replace('/', "-"));
         let git = workspace.quarantine();
-        let tip = commit(&workspace, "c.txt", part, "work");
+        let tip = agent_commit(&workspace, "c.txt", part, "work");
         deep(&git.join(part));
         match receive(&mut workspace) {
             Ok(received) => assert_eq!(received.new, tip, "{part}"),
@@ -110,7 +109,7 @@ fn a_quarantine_of_any_shape() {
         assert_eq!(git.exists(), settled.unreceived, "{part}");
         guard::sys::remove_tree::remove_tree(workspace.run_folder()).unwrap();
     }
-    let mut workspace = place.open("wide");
+    let mut workspace = fixture.open("wide");
     let folder = workspace.quarantine().join("refs/heads/wide");
     std::fs::create_dir(&folder).unwrap();
     (0..5_000).for_each(|number| std::fs::write(folder.join(number.to_string()), "x").unwrap());
@@ -131,18 +130,18 @@ fn a_quarantine_of_any_shape() {
 #[test]
 fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
     use std::os::unix::fs::MetadataExt;
-    let place = Place::new();
+    let fixture = TestRepository::new();
     let other = PathBuf::from(format!("/dev/shm/guard-shapes-{}", std::process::id()));
     let is_other = std::fs::create_dir(&other).is_ok()
-        && other.metadata().unwrap().dev() != place.scratch.0.metadata().unwrap().dev();
+        && other.metadata().unwrap().dev() != fixture.scratch.0.metadata().unwrap().dev();
     if !is_other {
-        crate::sandbox::skip("another disk", "/dev/shm is none");
+        crate::support::skip("another disk", "/dev/shm is none");
         return;
     }
-    let request = Request { run_folder: other.join("run"), ..place.request("disk") };
-    let mut workspace = place.open_with(&request);
+    let request = Request { run_folder: other.join("run"), ..fixture.request("disk") };
+    let mut workspace = fixture.open_with(&request);
     let dot_git = workspace.worktree().join(".git");
-    let tip = commit(&workspace, "c.txt", "c", "work");
+    let tip = agent_commit(&workspace, "c.txt", "c", "work");
     std::fs::remove_file(&dot_git).unwrap();
     deep(&dot_git);
     receive(&mut workspace).unwrap();
@@ -150,7 +149,7 @@ fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
     let (from, now) = &settled.moved[0];
     assert!(*from == dot_git && now.parent() == dot_git.parent(), "{settled:?}");
     assert_eq!(leaf(now), "work");
-    assert_eq!(super::git(workspace.worktree(), &["rev-parse", "HEAD"]), tip);
+    assert_eq!(git(workspace.worktree(), &["rev-parse", "HEAD"]), tip);
     workspace.dispose(KeepPolicy::Discard).unwrap();
     assert!(!workspace.worktree().exists());
     guard::sys::remove_tree::remove_tree(&other).unwrap();
@@ -158,27 +157,27 @@ fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
 
 #[test]
 fn names_that_are_no_text_are_kept_as_they_are() {
-    let place = Place::new();
-    let mut workspace = place.open("names");
+    let fixture = TestRepository::new();
+    let mut workspace = fixture.open("names");
     let names = [&b"line\nbreak"[..], b"\xff\xfe", b"-rf", b" ", b"a\"b", b"tab\t"];
     for name in names {
         std::fs::write(workspace.worktree().join(std::ffi::OsStr::from_bytes(name)), "x").unwrap();
     }
     let _socket = std::os::unix::net::UnixListener::bind(workspace.worktree().join("s")).unwrap();
-    assert!(agent(&workspace, &["status", "--porcelain", "-z"]).contains("-rf"));
+    assert!(agent_git(&workspace, &["status", "--porcelain", "-z"]).contains("-rf"));
     receive(&mut workspace).unwrap();
     let settled = workspace.dispose(KeepPolicy::Discard).unwrap();
     assert_eq!(settled.uncommitted.len(), names.len(), "{settled:?}");
     assert!(!workspace.worktree().exists());
-    let kept = place.git(&["ls-tree", "-r", "--name-only", "-z", "refs/guard/run-names/work"]);
+    let kept = fixture.git(&["ls-tree", "-r", "--name-only", "-z", "refs/guard/run-names/work"]);
     assert_eq!(kept.split('\0').filter(|name| !name.is_empty()).count(), names.len() + 3, "{kept:?}");
 }
 
 /// The whole run, with as few descriptors as people have.
 #[test]
 fn a_run_ends_whatever_it_leaves() {
-    in_two_worlds(|world| {
-        let name = world.name();
+    in_two_environments(|environment| {
+        let name = environment.name();
         let agent = "import os
 def deep(top):
     here = os.getcwd(); os.makedirs(top); os.chdir(top)
@@ -187,27 +186,34 @@ def deep(top):
 deep('chain'); deep(os.environ.get('HOME') + '/chain'); deep(os.environ.get('TMPDIR', '/tmp') + '/chain')
 deep(os.popen('git rev-parse --absolute-git-dir').read().strip() + '/chain')
 os.mkdir('wide'); [os.mkdir(f'wide/{n}') for n in range(3000)]; os.mkfifo('wide/.gitignore')";
-        let guard = crate::launch::world::program().display();
-        let namespaces = if world.namespaces { "require" } else { "off" };
+        let guard = crate::support::guard_program().display();
+        let namespaces = if environment.namespaces { "require" } else { "off" };
         let started = Instant::now();
         for (task, way) in [("kept", "--auto"), ("gone", "--discard")] {
             let script = format!(
                 "ulimit -n 512; cd repository; exec '{guard}' run -q --json --namespaces {namespaces} --name {task} {way} -- python3 -c \"$AGENT\""
             );
-            let mut command = world.command("bash");
-            command.args(["-c", &script]).env("AGENT", agent).current_dir(world.folder.parent().unwrap());
-            let ran = world.finish(command, b"");
-            assert_eq!(ran.result["success"], true, "{name}: {:#} {}", ran.result, ran.error);
-            let worktree = &ran.result["worktree"];
+            let mut command = environment.command("bash");
+            command
+                .args(["-c", &script])
+                .env("AGENT", agent)
+                .current_dir(environment.directory.parent().unwrap());
+            let outcome = environment.run_to_end(command, b"");
+            assert_eq!(outcome.result["success"], true, "{name}: {:#} {}", outcome.result, outcome.error);
+            let worktree = &outcome.result["worktree"];
             assert_eq!(worktree["kept"], task == "kept", "{name}: {worktree:#}");
             assert_eq!(worktree["uncommitted"], serde_json::json!(["chain"]), "{name}: {worktree:#}");
-            assert_eq!(ran.result["files_changed_truncated"], true, "{name}");
+            assert_eq!(outcome.result["files_changed_truncated"], true, "{name}");
         }
-        world.outside(&format!(
+        environment.run_outside(&format!(
             "ulimit -n 512; '{guard}' worktree clean task/kept && '{guard}' runs prune --keep 0"
         ));
-        assert_eq!(world.outside("ls state/guard/runs"), "", "{name}");
-        assert_eq!(world.outside("ls -A .worktrees 2> /dev/null | grep -v gitignore || true"), "", "{name}");
+        assert_eq!(environment.run_outside("ls state/guard/runs"), "", "{name}");
+        assert_eq!(
+            environment.run_outside("ls -A .worktrees 2> /dev/null | grep -v gitignore || true"),
+            "",
+            "{name}"
+        );
         assert!(started.elapsed() < 2 * ENDS, "{name}: {:?}", started.elapsed());
     });
 }

@@ -7,72 +7,67 @@ use std::time::{Duration, Instant};
 
 use guard::workspace::{KeepPolicy, Limits, State, Workspace, WorkspaceError, list};
 
-use crate::launch::world::{Ran, World, in_every_world, in_two_worlds, is_root, must, one_world};
+use crate::support::{
+    Random, RunOutcome, TestEnvironment, in_every_environment, in_two_environments, is_root, one_environment,
+    run_tool, wait_until,
+};
 
-fn root(world: &World) -> PathBuf {
-    world.temporary().parent().unwrap().to_path_buf()
+fn root(environment: &TestEnvironment) -> PathBuf {
+    environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
 /// `guard run` in the world's main repository, on a task of this name.
-fn task(world: &World, name: &str, options: &[&str], script: &str) -> Command {
+fn task(environment: &TestEnvironment, name: &str, options: &[&str], script: &str) -> Command {
     let options = [&["--json", "--policy", "strict", "--name", name, "--no-toolchains"], options].concat();
-    let mut command = world.guard(&options, &["bash", "-c", script]);
-    command.current_dir(root(world).join("repository"));
+    let mut command = environment.guard_run(&options, &["bash", "-c", script]);
+    command.current_dir(root(environment).join("repository"));
     command
 }
 
-fn run(world: &World, name: &str, options: &[&str], script: &str) -> Ran {
-    world.finish(task(world, name, options, script), b"")
+fn run(environment: &TestEnvironment, name: &str, options: &[&str], script: &str) -> RunOutcome {
+    environment.run_to_end(task(environment, name, options, script), b"")
 }
 
 /// A commit of one file.
 const COMMIT: &str = "echo work > work; git add work; git commit -qm work";
 
-fn fsck(world: &World) {
-    let said = world.outside("cd repository && git fsck --full --strict 2>&1");
+fn fsck(environment: &TestEnvironment) {
+    let said = environment.run_outside("cd repository && git fsck --full --strict 2>&1");
     let real: Vec<&str> = said.lines().filter(|line| !line.starts_with("dangling")).collect();
-    assert!(real.is_empty(), "{}: {said}", world.name());
+    assert!(real.is_empty(), "{}: {said}", environment.name());
 }
 
 /// Lock files and half-written objects in the real repository.
-fn leftovers(world: &World) -> String {
+fn leftovers(environment: &TestEnvironment) -> String {
     // What goes while it is looked for is not left over.
     let find = "find repository/.git \\( -name '*.lock' -o -name 'tmp_*' -o -name 'incoming-*' \\) -print";
-    world.outside(&format!("{find} || [ -d repository/.git ]"))
-}
-
-/// Waits until something is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    environment.run_outside(&format!("{find} || [ -d repository/.git ]"))
 }
 
 /// A run that waits for `go` in its worktree, once it has said `ready` there.
-fn waiting(world: &World, name: &str, script: &str) -> (Child, PathBuf) {
+fn waiting(environment: &TestEnvironment, name: &str, script: &str) -> (Child, PathBuf) {
     let script = format!("{script}\ntouch ready.log; until [ -e go.log ]; do sleep 0.01; done");
-    world.outside("cd repository && grep -q log .git/info/exclude || echo '*.log' >> .git/info/exclude");
-    let mut command = task(world, name, &["--keep"], &script);
+    environment
+        .run_outside("cd repository && grep -q log .git/info/exclude || echo '*.log' >> .git/info/exclude");
+    let mut command = task(environment, name, &["--keep"], &script);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let tree = root(world).join(format!(".worktrees/repository-{name}"));
-    until("the run is ready", || tree.join("ready.log").exists());
+    let tree = root(environment).join(format!(".worktrees/repository-{name}"));
+    wait_until("the run is ready", || tree.join("ready.log").exists());
     (child, tree)
 }
 
-fn go(world: &World, child: Child, tree: &Path) -> Ran {
+fn go(environment: &TestEnvironment, child: Child, tree: &Path) -> RunOutcome {
     std::fs::write(tree.join("go.log"), "").unwrap();
-    let _ = world;
-    crate::launch::world::collect(child, b"", Instant::now())
+    let _ = environment;
+    crate::support::collect_outcome(child, b"", Instant::now())
 }
 
 #[test]
 fn ten_thousand_calls_in_one_run() {
-    let world = one_world();
-    let head = world.outside("cd repository && git rev-parse HEAD");
+    let environment = one_environment();
+    let head = environment.run_outside("cd repository && git rev-parse HEAD");
     let mut command = task(
-        &world,
+        &environment,
         "many",
         &["--timeout", "600", "--max-duration", "1200"],
         "seq 10000 | xargs -P 4 -I{} git rev-parse HEAD | sort | uniq -c",
@@ -110,11 +105,11 @@ while not os.path.exists("stop.log"):
 
 #[test]
 fn sixty_four_at_once_beside_garbage() {
-    in_two_worlds(|world| {
-        let head = world.outside("cd repository && git rev-parse HEAD");
-        let garbage = root(world).join("garbage.py");
+    in_two_environments(|environment| {
+        let head = environment.run_outside("cd repository && git rev-parse HEAD");
+        let garbage = root(environment).join("garbage.py");
         std::fs::write(&garbage, GARBAGE).unwrap();
-        let mut command = world.guard(
+        let mut command = environment.guard_run(
             &["--json", "--policy", "strict", "--name", "crowd", "--read", garbage.to_str().unwrap()],
             &[
                 "bash",
@@ -125,27 +120,27 @@ fn sixty_four_at_once_beside_garbage() {
                 ),
             ],
         );
-        command.current_dir(root(world).join("repository"));
-        let ran = world.finish(command, b"");
+        command.current_dir(root(environment).join("repository"));
+        let outcome = environment.run_to_end(command, b"");
         assert_eq!(
-            ran.printed().trim(),
+            outcome.printed().trim(),
             format!("640 {}", head.trim()),
             "{}: {:#}\n{}",
-            world.name(),
-            ran.result,
-            ran.error
+            environment.name(),
+            outcome.result,
+            outcome.error
         );
-        assert_eq!(ran.result["success"], true, "{}: {:#}", world.name(), ran.result);
-        assert_eq!(ran.result["commits"].as_array().map(Vec::len), Some(1), "{}", world.name());
-        fsck(world);
+        assert_eq!(outcome.result["success"], true, "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{}", environment.name());
+        fsck(environment);
     });
 }
 
 #[test]
 fn a_lock_that_a_killed_git_left_inside() {
-    in_two_worlds(|world| {
-        let ran = run(
-            world,
+    in_two_environments(|environment| {
+        let outcome = run(
+            environment,
             "locked",
             &[],
             &format!(
@@ -154,28 +149,28 @@ fn a_lock_that_a_killed_git_left_inside() {
                  touch \"$(git rev-parse --git-path index.lock)\" \"$(git rev-parse --git-path HEAD.lock)\" \"$(git rev-parse --git-path refs/heads/task/locked.lock)\""
             ),
         );
-        let said = ran.printed();
+        let said = outcome.printed();
         assert!(
             said.contains("index.lock': File exists") && said.contains("code 128\ncode 0\n"),
             "{}: {said}",
-            world.name()
+            environment.name()
         );
         assert_eq!(
-            ran.result["success"],
+            outcome.result["success"],
             true,
             "locks inside are nothing outside; {}: {:#}",
-            world.name(),
-            ran.result
+            environment.name(),
+            outcome.result
         );
         assert_eq!(
-            ran.result["commits"].as_array().map(Vec::len),
+            outcome.result["commits"].as_array().map(Vec::len),
             Some(1),
             "{}: {:#}",
-            world.name(),
-            ran.result
+            environment.name(),
+            outcome.result
         );
-        assert_eq!(leftovers(world), "", "{}", world.name());
-        fsck(world);
+        assert_eq!(leftovers(environment), "", "{}", environment.name());
+        fsck(environment);
     });
 }
 
@@ -184,51 +179,56 @@ fn a_lock_that_a_killed_git_left_inside() {
 #[test]
 fn locks_that_a_killed_git_left_outside() {
     // The end is repeated by this process: only for runs of its own user.
-    let world = one_world();
-    world.outside("touch repository/.git/index.lock repository/.git/config.lock repository/.git/HEAD.lock");
-    let ran = run(&world, "users", &[], COMMIT);
-    assert_eq!(ran.result["success"], true, "{:#}", ran.result);
-    assert_eq!(ran.result["commits"].as_array().map(Vec::len), Some(1), "{:#}", ran.result);
-    world.outside("cd repository/.git && rm index.lock config.lock HEAD.lock");
+    let environment = one_environment();
+    environment.run_outside(
+        "touch repository/.git/index.lock repository/.git/config.lock repository/.git/HEAD.lock",
+    );
+    let outcome = run(&environment, "users", &[], COMMIT);
+    assert_eq!(outcome.result["success"], true, "{:#}", outcome.result);
+    assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{:#}", outcome.result);
+    environment.run_outside("cd repository/.git && rm index.lock config.lock HEAD.lock");
 
     for lock in ["refs/heads/task/NAME.lock", "worktrees/repository-NAME/index.lock"] {
         let name = lock.replace(|c: char| !c.is_ascii_lowercase(), "");
-        let lock = root(&world).join("repository/.git").join(lock.replace("NAME", &name));
-        let (child, tree) = waiting(&world, &name, COMMIT);
+        let lock = root(&environment).join("repository/.git").join(lock.replace("NAME", &name));
+        let (child, tree) = waiting(&environment, &name, COMMIT);
         std::fs::write(&lock, "").unwrap();
-        let ran = go(&world, child, &tree);
-        assert_eq!(ran.code, 125, "{}: {:#}", lock.display(), ran.result);
-        let told = ran.result["error"].as_str().unwrap_or_default();
+        let outcome = go(&environment, child, &tree);
+        assert_eq!(outcome.code, 125, "{}: {:#}", lock.display(), outcome.result);
+        let told = outcome.result["error"].as_str().unwrap_or_default();
         assert!(told.contains("lock"), "{}: {told}", lock.display());
         assert!(lock.exists(), "somebody else's lock is theirs");
         std::fs::remove_file(&lock).unwrap();
-        let id = ran.result["run_id"].as_str().unwrap();
-        let mut workspace = Workspace::load(&world.runs().join(id)).unwrap();
+        let id = outcome.result["run_id"].as_str().unwrap();
+        let mut workspace = Workspace::load(&environment.runs_directory().join(id)).unwrap();
         workspace.receive(&Limits::default()).unwrap();
         let settled = workspace.dispose(KeepPolicy::Keep).unwrap();
         assert!(settled.kept && settled.has_commits && !settled.unreceived, "{settled:?}");
         assert_eq!(
-            world.outside(&format!("cd {} && git status -s && git log -1 --format=%s", tree.display())),
+            environment
+                .run_outside(&format!("cd {} && git status -s && git log -1 --format=%s", tree.display())),
             "work\n"
         );
-        fsck(&world);
+        fsck(&environment);
     }
 }
 
 #[test]
 fn places_that_are_taken() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         let state = || {
-            world.outside(
+            environment.run_outside(
                 "cd repository && git for-each-ref && git worktree list --porcelain && ls -A ../.worktrees",
             )
         };
-        world.outside("mkdir -p .worktrees/repository-there && echo mine > .worktrees/repository-there/file");
-        world.outside(
+        environment.run_outside(
+            "mkdir -p .worktrees/repository-there && echo mine > .worktrees/repository-there/file",
+        );
+        environment.run_outside(
             "cd repository && git branch task/branch && git worktree add -q -b task/elsewhere ../elsewhere",
         );
         // Records of worktrees whose directories are gone: one plain, one that somebody has locked.
-        world.outside(
+        environment.run_outside(
             "cd repository && for name in stale kept; do git worktree add -q --detach ../.worktrees/repository-$name; done
              echo c > ../.worktrees/repository-kept/c && cd ../.worktrees/repository-kept && git add c && git -c user.name=n -c user.email=e commit -qm kept
              cd ../../repository && git worktree lock ../.worktrees/repository-kept && rm -rf ../.worktrees/repository-stale ../.worktrees/repository-kept",
@@ -240,7 +240,7 @@ fn places_that_are_taken() {
             ("elsewhere", "the branch task/elsewhere already exists"),
             ("kept", "worktree"),
         ] {
-            let mut command = task(world, name, &[], "true");
+            let mut command = task(environment, name, &[], "true");
             let output = command.output().unwrap();
             let told = format!(
                 "{}{}",
@@ -250,78 +250,88 @@ fn places_that_are_taken() {
             assert!(
                 output.status.code() == Some(125) && told.contains(wanted),
                 "{}: {name}: {told}",
-                world.name()
+                environment.name()
             );
-            assert_eq!(state(), before, "{}: {name}", world.name());
+            assert_eq!(state(), before, "{}: {name}", environment.name());
         }
         // A record that nobody has locked is in nobody's way, or is said to be; either way nothing of it is lost.
-        let ran = run(world, "stale", &["--keep"], COMMIT);
-        if ran.code == 0 {
-            assert_eq!(world.outside("cd .worktrees/repository-stale && git log -1 --format=%s"), "work\n");
+        let outcome = run(environment, "stale", &["--keep"], COMMIT);
+        if outcome.code == 0 {
+            assert_eq!(
+                environment.run_outside("cd .worktrees/repository-stale && git log -1 --format=%s"),
+                "work\n"
+            );
         } else {
-            assert_eq!(state(), before, "{}: {}", world.name(), ran.error);
+            assert_eq!(state(), before, "{}: {}", environment.name(), outcome.error);
         }
-        assert_eq!(world.outside("cat .worktrees/repository-there/file"), "mine\n");
-        fsck(world);
+        assert_eq!(environment.run_outside("cat .worktrees/repository-there/file"), "mine\n");
+        fsck(environment);
     });
 }
 
 /// The branch is checked out a second time while a run works on it: it is not moved under that worktree's feet.
 #[test]
 fn a_branch_that_somebody_checks_out_meanwhile() {
-    let world = one_world();
-    let (child, tree) = waiting(&world, "twice", COMMIT);
-    world.outside("cd repository && git worktree add -q --force ../second task/twice");
-    let ran = go(&world, child, &tree);
-    assert_eq!((ran.code, ran.kind()), (125, "receive_refused"), "{:#}", ran.result);
-    assert_eq!(world.outside("cd second && git status -s && git log -1 --format=%s"), "first\n");
-    world.outside("cd repository && git worktree remove ../second");
-    let id = ran.result["run_id"].as_str().unwrap();
-    let mut workspace = Workspace::load(&world.runs().join(id)).unwrap();
+    let environment = one_environment();
+    let (child, tree) = waiting(&environment, "twice", COMMIT);
+    environment.run_outside("cd repository && git worktree add -q --force ../second task/twice");
+    let outcome = go(&environment, child, &tree);
+    assert_eq!((outcome.code, outcome.kind()), (125, "receive_refused"), "{:#}", outcome.result);
+    assert_eq!(environment.run_outside("cd second && git status -s && git log -1 --format=%s"), "first\n");
+    environment.run_outside("cd repository && git worktree remove ../second");
+    let id = outcome.result["run_id"].as_str().unwrap();
+    let mut workspace = Workspace::load(&environment.runs_directory().join(id)).unwrap();
     assert_eq!(workspace.receive(&Limits::default()).unwrap().commits.len(), 1);
     workspace.dispose(KeepPolicy::Keep).unwrap();
-    fsck(&world);
+    fsck(&environment);
 }
 
 #[test]
 fn many_runs_at_once_in_one_repository() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let start = |name: Option<&str>| {
             let script = format!("{COMMIT}; for i in 1 2 3; do echo $i >> work; git commit -qam $i; done");
             let mut options = vec!["--json", "--auto", "--policy", "strict", "--no-toolchains"];
             options.extend(name.iter().flat_map(|name| ["--name", *name]));
-            let mut command = world.guard(&options, &["bash", "-c", &script]);
-            command.current_dir(root(world).join("repository"));
+            let mut command = environment.guard_run(&options, &["bash", "-c", &script]);
+            command.current_dir(root(environment).join("repository"));
             (command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), Instant::now())
         };
         let running: Vec<_> = [None, None, None, Some("same"), Some("same")].map(start).into_iter().collect();
-        let ran: Vec<Ran> = running
+        let outcome: Vec<RunOutcome> = running
             .into_iter()
-            .map(|(child, begun)| crate::launch::world::collect(child, b"", begun))
+            .map(|(child, begun)| crate::support::collect_outcome(child, b"", begun))
             .collect();
-        for ran in &ran[..3] {
-            assert_eq!(ran.result["success"], true, "{}: {:#}\n{}", world.name(), ran.result, ran.error);
+        for outcome in &outcome[..3] {
             assert_eq!(
-                ran.result["commits"].as_array().map(Vec::len),
+                outcome.result["success"],
+                true,
+                "{}: {:#}\n{}",
+                environment.name(),
+                outcome.result,
+                outcome.error
+            );
+            assert_eq!(
+                outcome.result["commits"].as_array().map(Vec::len),
                 Some(4),
                 "{}: {:#}",
-                world.name(),
-                ran.result
+                environment.name(),
+                outcome.result
             );
-            let broken = ran.result["findings"].to_string().contains("repository.broken");
-            assert!(!broken, "{}: {:#}", world.name(), ran.result["findings"]);
+            let broken = outcome.result["findings"].to_string().contains("repository.broken");
+            assert!(!broken, "{}: {:#}", environment.name(), outcome.result["findings"]);
         }
         // Of two that want the same name one gets it.
-        let mut codes = [ran[3].code, ran[4].code];
+        let mut codes = [outcome[3].code, outcome[4].code];
         codes.sort();
-        assert_eq!(codes, [0, 125], "{}: {} {}", world.name(), ran[3].error, ran[4].error);
-        let branches = world.outside("cd repository && git for-each-ref --format='%(refname)' refs/heads/task | grep -v task/work | wc -l");
-        assert_eq!(branches.trim(), "4", "{}", world.name());
-        let prunable =
-            world.outside("cd repository && git worktree list --porcelain | grep -c prunable || true");
-        assert_eq!(prunable.trim(), "0", "{}", world.name());
-        assert_eq!(leftovers(world), "", "{}", world.name());
-        fsck(world);
+        assert_eq!(codes, [0, 125], "{}: {} {}", environment.name(), outcome[3].error, outcome[4].error);
+        let branches = environment.run_outside("cd repository && git for-each-ref --format='%(refname)' refs/heads/task | grep -v task/work | wc -l");
+        assert_eq!(branches.trim(), "4", "{}", environment.name());
+        let prunable = environment
+            .run_outside("cd repository && git worktree list --porcelain | grep -c prunable || true");
+        assert_eq!(prunable.trim(), "0", "{}", environment.name());
+        assert_eq!(leftovers(environment), "", "{}", environment.name());
+        fsck(environment);
     });
 }
 
@@ -380,22 +390,22 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        must("umount", &["-l".as_ref(), self.0.as_ref()]);
+        run_tool("umount", &["-l".as_ref(), self.0.as_ref()]);
     }
 }
 
 #[test]
 fn a_full_disk_under_the_repository() {
-    let world = one_world();
-    let Some(disk) = Mounted::new(root(&world).join("disk"), "8m") else { return };
-    world.outside("mv repository disk/repository && rm -rf project && cd disk/repository && git worktree prune && git branch -qD task/work && head -c 300000 /dev/urandom > big && git add big && git -c user.name=n -c user.email=e commit -qm big");
+    let environment = one_environment();
+    let Some(disk) = Mounted::new(root(&environment).join("disk"), "8m") else { return };
+    environment.run_outside("mv repository disk/repository && rm -rf project && cd disk/repository && git worktree prune && git branch -qD task/work && head -c 300000 /dev/urandom > big && git add big && git -c user.name=n -c user.email=e commit -qm big");
     let run = |name: &str, script: &str| {
-        let mut command = task(&world, name, &["--keep"], script);
-        command.current_dir(root(&world).join("disk/repository"));
+        let mut command = task(&environment, name, &["--keep"], script);
+        command.current_dir(root(&environment).join("disk/repository"));
         command
     };
     let state = || {
-        world.outside("cd disk/repository && git for-each-ref && git worktree list --porcelain && find .git -name '*.lock'")
+        environment.run_outside("cd disk/repository && git for-each-ref && git worktree list --porcelain && find .git -name '*.lock'")
     };
     let before = state();
     // Nothing can be made.
@@ -412,95 +422,85 @@ fn a_full_disk_under_the_repository() {
         "head -c 2000000 /dev/urandom > large && git add large && git commit -qm large && touch ready.log; until [ -e go.log ]; do sleep 0.01; done; rm *.log",
     );
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let tree = root(&world).join("disk/.worktrees/repository-late");
-    until("the run is ready", || tree.join("ready.log").exists());
+    let tree = root(&environment).join("disk/.worktrees/repository-late");
+    wait_until("the run is ready", || tree.join("ready.log").exists());
     std::fs::write(tree.join("go.log.new"), "").unwrap();
     disk.fill(0);
     std::fs::rename(tree.join("go.log.new"), tree.join("go.log")).unwrap();
-    let ran = crate::launch::world::collect(child, b"", Instant::now());
-    assert_eq!(ran.code, 125, "{:#}", ran.result);
+    let outcome = crate::support::collect_outcome(child, b"", Instant::now());
+    assert_eq!(outcome.code, 125, "{:#}", outcome.result);
     disk.free();
-    let id = ran.result["run_id"].as_str().unwrap();
+    let id = outcome.result["run_id"].as_str().unwrap();
     assert!(
-        list(&world.runs()).unwrap().iter().any(|entry| entry.run_folder.ends_with(id)),
+        list(&environment.runs_directory()).unwrap().iter().any(|entry| entry.run_folder.ends_with(id)),
         "it is in the list"
     );
-    let mut workspace = Workspace::load(&world.runs().join(id)).unwrap();
+    let mut workspace = Workspace::load(&environment.runs_directory().join(id)).unwrap();
     let received = workspace.receive(&Limits::default()).unwrap();
     assert_eq!(received.commits.len(), 1, "{received:?}");
     workspace.dispose(KeepPolicy::Keep).unwrap();
     assert_eq!(
-        world.outside("cd disk/.worktrees/repository-late && git status -s && git log -1 --format=%s"),
+        environment
+            .run_outside("cd disk/.worktrees/repository-late && git status -s && git log -1 --format=%s"),
         "large\n"
     );
-    let said = world.outside("cd disk/repository && git fsck --strict 2>&1 | grep -v dangling || true");
+    let said =
+        environment.run_outside("cd disk/repository && git fsck --strict 2>&1 | grep -v dangling || true");
     assert_eq!(said, "");
 }
 
 #[test]
 fn a_full_disk_under_the_runs() {
-    let world = one_world();
-    let Some(disk) = Mounted::new(root(&world).join("state"), "6m") else { return };
+    let environment = one_environment();
+    let Some(disk) = Mounted::new(root(&environment).join("state"), "6m") else { return };
     // git inside says so, and leaves half an object there: nothing can be written down, and so nothing is received.
     let script = format!(
         "{COMMIT}; head -c 20000000 /dev/urandom > large; git add large 2>&1; echo code $?; rm large"
     );
-    let ran = run(&world, "small", &["--keep"], &script);
-    assert!(ran.printed().contains("No space left"), "{:#}", ran.result);
-    assert_eq!(ran.code, 125, "{:#}", ran.result);
+    let outcome = run(&environment, "small", &["--keep"], &script);
+    assert!(outcome.printed().contains("No space left"), "{:#}", outcome.result);
+    assert_eq!(outcome.code, 125, "{:#}", outcome.result);
     // With room again it is.
-    let folder = world.runs().join(ran.result["run_id"].as_str().unwrap());
-    world.outside(&format!("find {}/git -name 'tmp_obj_*' -delete", folder.display()));
+    let folder = environment.runs_directory().join(outcome.result["run_id"].as_str().unwrap());
+    environment.run_outside(&format!("find {}/git -name 'tmp_obj_*' -delete", folder.display()));
     let mut workspace = Workspace::load(&folder).unwrap();
     assert_eq!(workspace.receive(&Limits::default()).unwrap().commits.len(), 1);
     workspace.dispose(KeepPolicy::Keep).unwrap();
     assert_eq!(
-        world.outside("cd .worktrees/repository-small && git status -s && git log -1 --format=%s"),
+        environment.run_outside("cd .worktrees/repository-small && git status -s && git log -1 --format=%s"),
         "work\n"
     );
     // No room for a run at all.
     disk.fill(0);
-    let before = world.outside("cd repository && git for-each-ref && git worktree list");
-    let output = task(&world, "none", &[], "true").output().unwrap();
+    let before = environment.run_outside("cd repository && git for-each-ref && git worktree list");
+    let output = task(&environment, "none", &[], "true").output().unwrap();
     let told =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success() && told.contains("No space left"), "{told}");
-    assert_eq!(world.outside("cd repository && git for-each-ref && git worktree list"), before);
-    assert_eq!(leftovers(&world), "");
-    fsck(&world);
-}
-
-/// Numbers that look random and are the same in every run of the tests.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
+    assert_eq!(environment.run_outside("cd repository && git for-each-ref && git worktree list"), before);
+    assert_eq!(leftovers(&environment), "");
+    fsck(&environment);
 }
 
 /// Killed at any moment from the first instruction to the end of the receive, and finished by somebody else.
 #[test]
 fn the_supervisor_is_killed_and_the_work_is_finished() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         // What was left is finished by this process: only for runs of its own user.
-        if is_root() && world.person.name != "root" {
+        if is_root() && environment.user.name != "root" {
             return;
         }
-        let mut random = Random(0x2545_f491_4f6c_dd1d ^ u64::from(world.namespaces));
+        let mut random = Random(0x2545_f491_4f6c_dd1d ^ u64::from(environment.namespaces));
         let script = format!(
             "{COMMIT}; for i in 1 2 3; do echo $i >> work; git commit -qam $i; done; echo loose > loose"
         );
-        let whole = run(world, "whole", &["--keep"], &script).took;
+        let whole = run(environment, "whole", &["--keep"], &script).took;
         let mut whole = u64::try_from(whole.as_micros()).unwrap();
-        let base = world.outside("cd repository && git rev-parse main");
+        let base = environment.run_outside("cd repository && git rev-parse main");
         let mut states = std::collections::BTreeMap::<&str, usize>::new();
         for turn in 0..12 {
             let name = format!("k{turn}");
-            let mut command = task(world, &name, &["--keep"], &script);
+            let mut command = task(environment, &name, &["--keep"], &script);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             // Every other one in the last third, where the branch is received and the worktree given back.
             let delay =
@@ -512,86 +512,91 @@ fn the_supervisor_is_killed_and_the_work_is_finished() {
             }
             let _ = child.kill();
             child.wait().unwrap();
-            finish(world, &name, base.trim(), &mut states);
+            finish(environment, &name, base.trim(), &mut states);
         }
-        eprintln!("{}: killed while {states:?}", world.name());
-        assert!(states.len() > 2, "{}: the moments hit nothing: {states:?}", world.name());
+        eprintln!("{}: killed while {states:?}", environment.name());
+        assert!(states.len() > 2, "{}: the moments hit nothing: {states:?}", environment.name());
         // And the repository is as good as ever.
-        let ran = run(world, "after", &[], COMMIT);
-        assert_eq!(ran.result["success"], true, "{}: {:#}", world.name(), ran.result);
+        let outcome = run(environment, "after", &[], COMMIT);
+        assert_eq!(outcome.result["success"], true, "{}: {:#}", environment.name(), outcome.result);
     });
 }
 
 /// Looks at what a killed run has left, finishes it, and looks again.
-fn finish(world: &World, name: &str, base: &str, states: &mut std::collections::BTreeMap<&str, usize>) {
+fn finish(
+    environment: &TestEnvironment,
+    name: &str,
+    base: &str,
+    states: &mut std::collections::BTreeMap<&str, usize>,
+) {
     // What guard had started ends by itself: programs of git that have their orders.
     // Objects of a receive that ended by a signal are removed by whoever finishes it.
     let locks = |all: &str| all.lines().filter(|line| !line.contains("/tmp_objdir-incoming-")).count();
     let deadline = Instant::now() + Duration::from_secs(20);
-    while locks(&leftovers(world)) > 0 {
+    while locks(&leftovers(environment)) > 0 {
         assert!(
             Instant::now() < deadline,
             "{}: {name}: its git programs have left {}",
-            world.name(),
-            leftovers(world)
+            environment.name(),
+            leftovers(environment)
         );
         std::thread::sleep(Duration::from_millis(2));
     }
     let branch = format!("refs/heads/task/{name}");
-    let ours = list(&world.runs()).unwrap();
+    let ours = list(&environment.runs_directory()).unwrap();
     let mine = ours.iter().find(|entry| entry.record.as_ref().is_ok_and(|record| record.branch == branch));
     let Some(entry) = mine else {
         *states.entry("nothing").or_default() += 1;
-        let left = world.outside(&format!("cd repository && git for-each-ref {branch}; ls -d ../.worktrees/repository-{name} 2> /dev/null || true"));
-        assert_eq!(left, "", "{}: {name}: made before it was written down", world.name());
+        let left = environment.run_outside(&format!("cd repository && git for-each-ref {branch}; ls -d ../.worktrees/repository-{name} 2> /dev/null || true"));
+        assert_eq!(left, "", "{}: {name}: made before it was written down", environment.name());
         return;
     };
     let mut workspace = None;
-    until("the run lets go of its folder", || match Workspace::load(&entry.run_folder) {
+    wait_until("the run lets go of its folder", || match Workspace::load(&entry.run_folder) {
         Ok(loaded) => {
             workspace = Some(loaded);
             true
         }
         Err(WorkspaceError::Busy(_)) => false,
-        Err(error) => panic!("{}: {name}: {error}", world.name()),
+        Err(error) => panic!("{}: {name}: {error}", environment.name()),
     });
     let mut workspace = workspace.unwrap();
     let state = workspace.record().state;
     *states.entry(state.name()).or_default() += 1;
-    let told = format!("{}: {name}, killed while {}", world.name(), state.name());
+    let told = format!("{}: {name}, killed while {}", environment.name(), state.name());
     // What is kept has been received; of its quarantine half may be gone.
     if matches!(state, State::Open | State::Receiving | State::Received) && workspace.quarantine().exists() {
         let received =
             workspace.receive(&Limits::default()).unwrap_or_else(|error| panic!("{told}: {error}"));
         assert_eq!(
-            world.outside(&format!("cd repository && git rev-parse {branch}")).trim(),
+            environment.run_outside(&format!("cd repository && git rev-parse {branch}")).trim(),
             received.new,
             "{told}"
         );
     }
     let settled = workspace.dispose(KeepPolicy::Auto).unwrap_or_else(|error| panic!("{told}: {error}"));
-    assert_eq!(leftovers(world), "", "{told}");
-    fsck(world);
+    assert_eq!(leftovers(environment), "", "{told}");
+    fsck(environment);
     let folder = format!(".worktrees/repository-{name}");
     if settled.kept {
-        let known = world.outside(&format!("cd {folder} && git status -s && git rev-parse --abbrev-ref HEAD && git merge-base --is-ancestor {base} HEAD"));
+        let known = environment.run_outside(&format!("cd {folder} && git status -s && git rev-parse --abbrev-ref HEAD && git merge-base --is-ancestor {base} HEAD"));
         assert!(known.ends_with(&format!("task/{name}\n")), "{told}: {known}");
         let settled =
             workspace.dispose(KeepPolicy::Discard).unwrap_or_else(|error| panic!("{told}: {error}"));
         assert!(!settled.kept, "{told}: {settled:?}");
     }
     drop(workspace);
-    let left = world.outside(&format!("cd repository && git for-each-ref {branch}; git worktree list | grep repository-{name} || true; ls -d ../{folder} 2> /dev/null || true"));
+    let left = environment.run_outside(&format!("cd repository && git for-each-ref {branch}; git worktree list | grep repository-{name} || true; ls -d ../{folder} 2> /dev/null || true"));
     assert_eq!(left, "", "{told}");
-    fsck(world);
+    fsck(environment);
 }
 
 /// Not everybody may look at what a run keeps.
 #[test]
 fn what_is_kept_of_a_run_is_the_users_own() {
-    let world = one_world();
-    let ran = run(&world, "private", &["--keep"], COMMIT);
-    let folder = world.runs().join(ran.result["run_id"].as_str().unwrap());
+    let environment = one_environment();
+    let outcome = run(&environment, "private", &["--keep"], COMMIT);
+    let folder = environment.runs_directory().join(outcome.result["run_id"].as_str().unwrap());
     let mode = std::fs::metadata(&folder).unwrap().permissions().mode();
     assert_eq!(mode & 0o077, 0, "{}: {mode:o}", folder.display());
 }

@@ -4,15 +4,15 @@
 
 use std::path::PathBuf;
 
-use crate::launch::world::{Ran, World, in_every_world, in_two_worlds};
+use crate::support::{RunOutcome, TestEnvironment, in_every_environment, in_two_environments};
 
-fn root(world: &World) -> PathBuf {
-    world.temporary().parent().unwrap().to_path_buf()
+fn root(environment: &TestEnvironment) -> PathBuf {
+    environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
 /// A repository `hooked`, and what a shell makes of it.
-fn repository(world: &World, script: &str) {
-    world.outside(&format!(
+fn repository(environment: &TestEnvironment, script: &str) {
+    environment.run_outside(&format!(
         "rm -rf hooked .worktrees && git init -q -b main hooked && cd hooked && git config user.name U && git config user.email u@u \
          && mkdir sub && echo a > a && echo s > sub/s && git add . && git commit -qm first\n{script}"
     ));
@@ -24,30 +24,30 @@ fn hook(name: &str, text: &str) -> String {
 }
 
 /// Runs a script in the repository's task `name` and gives what it wrote, as one text.
-fn run(world: &World, name: &str, options: &[&str], script: &str) -> (Ran, String) {
+fn run(environment: &TestEnvironment, name: &str, options: &[&str], script: &str) -> (RunOutcome, String) {
     let policy: &[&str] = if options.contains(&"--policy") { &[] } else { &["--policy", "strict"] };
     let options = [&["-q", "--keep", "--name", name], policy, options].concat();
-    let mut command = world.guard(&options, &["bash", "-c", script]);
-    let tools = root(world).join("tools");
-    let path = world.outside("printf %s \"$PATH\"");
-    command.env("PATH", format!("{}:{path}", tools.display())).current_dir(root(world).join("hooked"));
+    let mut command = environment.guard_run(&options, &["bash", "-c", script]);
+    let tools = root(environment).join("tools");
+    let path = environment.run_outside("printf %s \"$PATH\"");
+    command.env("PATH", format!("{}:{path}", tools.display())).current_dir(root(environment).join("hooked"));
     // These tests lie in guard's own working tree, and a tree that holds the home is none.
     if tools.exists() {
-        command.env("HOME", root(world));
+        command.env("HOME", root(environment));
     }
     // The user's own configuration for every repository, where a test has one.
-    let users = root(world).join("gitconfig");
+    let users = root(environment).join("gitconfig");
     if users.exists() {
         command.env("GIT_CONFIG_GLOBAL", users);
     }
-    let ran = world.finish(command, b"");
-    let said = format!("{}{}", String::from_utf8_lossy(&ran.output), ran.error);
-    (ran, said)
+    let outcome = environment.run_to_end(command, b"");
+    let said = format!("{}{}", String::from_utf8_lossy(&outcome.output), outcome.error);
+    (outcome, said)
 }
 
 #[test]
 fn they_run_where_the_agent_runs_and_can_refuse() {
-    in_every_world(|world| {
+    in_every_environment(|environment| {
         let texts = [
             (
                 "pre-commit",
@@ -62,9 +62,9 @@ fn they_run_where_the_agent_runs_and_can_refuse() {
             ("commit-msg", "head -1 \"$1\"; grep -q ok \"$1\" || { echo the message must say ok; exit 1; }"),
             ("post-commit", "echo after \"$(git log -1 --format=%s)\""),
         ];
-        repository(world, &texts.map(|(name, text)| hook(name, text)).concat());
-        let (ran, said) = run(
-            world,
+        repository(environment, &texts.map(|(name, text)| hook(name, text)).concat());
+        let (outcome, said) = run(
+            environment,
             "hooked",
             &[],
             "echo ugly > style; git add style; git commit -m bad; echo code $?; git commit -m ok; echo code $?
@@ -72,10 +72,10 @@ fn they_run_where_the_agent_runs_and_can_refuse() {
              echo more >> a; git commit -a -m 'ok all'; echo code $?
              echo part >> a; echo rest >> sub/s; cd sub; git commit -m 'ok part' ../a; echo code $?",
         );
-        assert_eq!(ran.code, 0, "{}: {said}", world.name());
-        let tree = root(world).join(".worktrees/hooked-hooked");
+        assert_eq!(outcome.code, 0, "{}: {said}", environment.name());
+        let tree = root(environment).join(".worktrees/hooked-hooked");
         let codes: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("code ")).collect();
-        assert_eq!(codes, ["1", "0", "1", "0", "0"], "{}: {said}", world.name());
+        assert_eq!(codes, ["1", "0", "1", "0", "0"], "{}: {said}", environment.name());
         for wanted in [
             &*format!("pre-commit in {} on task/hooked", tree.display()),
             "prepared by message",
@@ -86,19 +86,19 @@ fn they_run_where_the_agent_runs_and_can_refuse() {
             "after [task] ok part",
             "forbidden words",
         ] {
-            assert!(said.contains(wanted), "{}: {wanted:?} in {said}", world.name());
+            assert!(said.contains(wanted), "{}: {wanted:?} in {said}", environment.name());
         }
         assert!(
             !said.contains("another ") && !said.contains("Permission denied"),
             "{}: {said}",
-            world.name()
+            environment.name()
         );
-        let log = world.outside("cd hooked && git log --format=%s task/hooked && git show task/hooked:style && git -C ../.worktrees/hooked-hooked status -s");
+        let log = environment.run_outside("cd hooked && git log --format=%s task/hooked && git show task/hooked:style && git -C ../.worktrees/hooked-hooked status -s");
         assert_eq!(
             log,
             "[task] ok part\n[task] ok all\n[task] ok\nfirst\npretty\n M sub/s\n",
             "{}",
-            world.name()
+            environment.name()
         );
     });
 }
@@ -133,30 +133,33 @@ git add -A && git commit -qm 'feat: hooks' && git config core.hooksPath .husky/_
 
 #[test]
 fn husky() {
-    in_every_world(|world| {
-        repository(world, HUSKY);
+    in_every_environment(|environment| {
+        repository(environment, HUSKY);
         let script = "echo b > b; git add b; git commit -m 'feat: no linter'; echo code $?
              mkdir -p node_modules/.bin; printf '#!/bin/sh\\necho linted $*; git diff --cached --name-only\\n' > node_modules/.bin/lint; chmod +x node_modules/.bin/lint
              git commit -m wrong; echo code $?; git commit -m 'feat: right'; echo code $?";
-        let (_, said) = run(world, "husky", &[], script);
+        let (_, said) = run(environment, "husky", &[], script);
         let codes: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("code ")).collect();
-        assert_eq!(codes, ["1", "1", "0"], "{}: {said}", world.name());
+        assert_eq!(codes, ["1", "1", "0"], "{}: {said}", environment.name());
         for wanted in [
             "husky - pre-commit script failed (code 127)",
             "linted --staged\nb\n",
             "husky - commit-msg script failed (code 1)",
             "1 file changed, 1 insertion(+)",
         ] {
-            assert!(said.contains(wanted), "{}: {wanted:?} in {said}", world.name());
+            assert!(said.contains(wanted), "{}: {wanted:?} in {said}", environment.name());
         }
-        assert_eq!(world.outside("cd hooked && git log -1 --format=%s task/husky"), "feat: right\n");
+        assert_eq!(
+            environment.run_outside("cd hooked && git log -1 --format=%s task/husky"),
+            "feat: right\n"
+        );
     });
 }
 
 #[test]
 fn nobody_inside_changes_or_skips_them() {
-    in_every_world(|world| {
-        repository(world, &(hook("pre-commit", "echo the hook ran; exit 1") + "mkdir ../tools"));
+    in_every_environment(|environment| {
+        repository(environment, &(hook("pre-commit", "echo the hook ran; exit 1") + "mkdir ../tools"));
         let ways = [
             "git commit --no-verify -m x",
             "git commit -n -m x",
@@ -186,25 +189,34 @@ fn nobody_inside_changes_or_skips_them() {
             );
         }
         script += "git commit -m x; echo code $?\n";
-        let (_, said) = run(world, "fixed", &[], &script);
-        assert!(said.contains("the hook ran\n") && said.contains("code 1\n"), "{}: {said}", world.name());
-        assert!(said.contains("pre-commit\n") && !said.contains("CHANGED"), "{}: {said}", world.name());
+        let (_, said) = run(environment, "fixed", &[], &script);
+        assert!(
+            said.contains("the hook ran\n") && said.contains("code 1\n"),
+            "{}: {said}",
+            environment.name()
+        );
+        assert!(said.contains("pre-commit\n") && !said.contains("CHANGED"), "{}: {said}", environment.name());
         for (number, way) in ways.iter().enumerate() {
             // Each in a shell of its own: the text of one is refused as a whole.
-            let (ran, said) =
-                run(world, &format!("way{number}"), &[], &format!("echo b > b; git add b; {way}"));
-            assert!(ran.code != 0 && said.contains("Permission denied"), "{}: {way}: {said}", world.name());
-            assert!(!said.contains("1 file changed"), "{}: {way}: {said}", world.name());
+            let (outcome, said) =
+                run(environment, &format!("way{number}"), &[], &format!("echo b > b; git add b; {way}"));
+            assert!(
+                outcome.code != 0 && said.contains("Permission denied"),
+                "{}: {way}: {said}",
+                environment.name()
+            );
+            assert!(!said.contains("1 file changed"), "{}: {way}: {said}", environment.name());
         }
-        let commits = world.outside("cd hooked && git rev-list --all --count; cat .git/hooks/pre-commit");
-        assert_eq!(commits, "1\n#!/bin/sh\necho the hook ran; exit 1\n", "{}", world.name());
+        let commits =
+            environment.run_outside("cd hooked && git rev-list --all --count; cat .git/hooks/pre-commit");
+        assert_eq!(commits, "1\n#!/bin/sh\necho the hook ran; exit 1\n", "{}", environment.name());
     });
 }
 
 #[test]
 fn a_hook_does_not_lead_out() {
-    in_every_world(|world| {
-        let outside = root(world).join("outside");
+    in_every_environment(|environment| {
+        let outside = root(environment).join("outside");
         let text = format!(
             "exec 2>&1
              echo x > {outside} || echo held
@@ -218,59 +230,61 @@ fn a_hook_does_not_lead_out() {
              echo x > \"$0\" || echo held
              exit 0",
             outside = outside.display(),
-            root = root(world).display(),
+            root = root(environment).display(),
         );
-        repository(world, &hook("pre-commit", &text));
-        let before = world.outside("cd hooked && git for-each-ref && cat .git/config a");
-        let (_, said) = run(world, "out", &[], "echo b > b; git add b; git commit -m b; echo code $?");
-        assert!(said.contains("code 0\n"), "{}: {said}", world.name());
-        assert_eq!(said.matches("held\n").count(), 9, "{}: {said}", world.name());
-        assert!(!outside.exists(), "{}", world.name());
-        let after = world.outside("cd hooked && git for-each-ref | grep -v task/out && cat .git/config a");
-        assert_eq!(before, after, "{}", world.name());
+        repository(environment, &hook("pre-commit", &text));
+        let before = environment.run_outside("cd hooked && git for-each-ref && cat .git/config a");
+        let (_, said) = run(environment, "out", &[], "echo b > b; git add b; git commit -m b; echo code $?");
+        assert!(said.contains("code 0\n"), "{}: {said}", environment.name());
+        assert_eq!(said.matches("held\n").count(), 9, "{}: {said}", environment.name());
+        assert!(!outside.exists(), "{}", environment.name());
+        let after =
+            environment.run_outside("cd hooked && git for-each-ref | grep -v task/out && cat .git/config a");
+        assert_eq!(before, after, "{}", environment.name());
     });
 }
 
 /// lint-staged puts work aside while it looks: the policy `strict` says no, and that is what is read.
 #[test]
 fn what_a_hook_may_not_do_is_explained() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         repository(
-            world,
+            environment,
             &hook(
                 "pre-commit",
                 "git stash push --keep-index -q || { echo cannot look at the staged files; exit 1; }",
             ),
         );
-        let (_, said) = run(world, "stash", &[], "echo b > b; git add b; git commit -m b; echo code $?");
+        let (_, said) =
+            run(environment, "stash", &[], "echo b > b; git add b; git commit -m b; echo code $?");
         for wanted in [
             "git stash push --keep-index -q (rule git.stash)",
             "Instead: ",
             "cannot look at the staged files",
             "code 1\n",
         ] {
-            assert!(said.contains(wanted), "{}: {wanted:?} in {said}", world.name());
+            assert!(said.contains(wanted), "{}: {wanted:?} in {said}", environment.name());
         }
     });
 }
 
 #[test]
 fn trailers_come_before_the_users_own_hook() {
-    in_two_worlds(|world| {
-        repository(world, &hook("prepare-commit-msg", "echo 'From: hook' >> \"$1\""));
-        let policy = root(world).join("trailers.toml");
+    in_two_environments(|environment| {
+        repository(environment, &hook("prepare-commit-msg", "echo 'From: hook' >> \"$1\""));
+        let policy = root(environment).join("trailers.toml");
         let text =
             "version = 1\nname = \"trailers\"\nextends = \"strict\"\n[git]\ntrailers = [\"Agent: test\"]\n";
         std::fs::write(&policy, text).unwrap();
-        let (ran, said) = run(
-            world,
+        let (outcome, said) = run(
+            environment,
             "trailers",
             &["--policy", policy.to_str().unwrap()],
             "echo b > b; git add b; git commit -qm b",
         );
-        assert_eq!(ran.code, 0, "{}: {said}", world.name());
-        let message = world.outside("cd hooked && git log -1 --format=%B task/trailers");
-        assert_eq!(message, "b\n\nAgent: test\nFrom: hook\n\n", "{}", world.name());
+        assert_eq!(outcome.code, 0, "{}: {said}", environment.name());
+        let message = environment.run_outside("cd hooked && git log -1 --format=%B task/trailers");
+        assert_eq!(message, "b\n\nAgent: test\nFrom: hook\n\n", "{}", environment.name());
     });
 }
 
@@ -292,21 +306,25 @@ fn filters(file: &str) -> String {
 /// own configuration: whoever means them says so.
 #[test]
 fn git_lfs_that_is_not_installed() {
-    in_two_worlds(|world| {
-        repository(world, &format!("{LFS}{}", filters(".git/config")));
-        let (ran, said) = run(world, "lfs", &[], "true");
-        assert!(ran.code == 125 && said.contains("--trust-repository"), "{}: {said}", world.name());
-        let (ran, said) = run(world, "lfs", &["--trust-repository"], "true");
-        assert!(ran.code == 125 && said.contains("smudge filter lfs failed"), "{}: {said}", world.name());
-        let left = world.outside("cd hooked && git worktree list | wc -l && git branch --list 'task/*' && ls -d ../.worktrees/* || true");
-        assert_eq!(left.trim(), "1", "{}", world.name());
-        world.outside("cd hooked && git -c filter.lfs.required=false -c filter.lfs.clean=cat rm -q -f old.bin && git commit -qm without");
+    in_two_environments(|environment| {
+        repository(environment, &format!("{LFS}{}", filters(".git/config")));
+        let (outcome, said) = run(environment, "lfs", &[], "true");
+        assert!(outcome.code == 125 && said.contains("--trust-repository"), "{}: {said}", environment.name());
+        let (outcome, said) = run(environment, "lfs", &["--trust-repository"], "true");
+        assert!(
+            outcome.code == 125 && said.contains("smudge filter lfs failed"),
+            "{}: {said}",
+            environment.name()
+        );
+        let left = environment.run_outside("cd hooked && git worktree list | wc -l && git branch --list 'task/*' && ls -d ../.worktrees/* || true");
+        assert_eq!(left.trim(), "1", "{}", environment.name());
+        environment.run_outside("cd hooked && git -c filter.lfs.required=false -c filter.lfs.clean=cat rm -q -f old.bin && git commit -qm without");
         let script = "echo n > new.bin; git add new.bin; echo code $?; git status -s";
-        let (_, said) = run(world, "lfs", &["--trust-repository"], script);
+        let (_, said) = run(environment, "lfs", &["--trust-repository"], script);
         assert!(
             said.contains("clean filter 'lfs' failed") && said.contains("code 128\n"),
             "{}: {said}",
-            world.name()
+            environment.name()
         );
     });
 }
@@ -315,9 +333,9 @@ fn git_lfs_that_is_not_installed() {
 /// They are in the user's configuration for every repository, and so need no word of trust.
 #[test]
 fn git_lfs_that_is_installed() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         repository(
-            world,
+            environment,
             &format!(
                 "{LFS}{}mkdir -p ../tools && cat > ../tools/git-lfs <<'END'\n#!/bin/sh\ncase $1 in\n\
                  clean) printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%s\\n' \"$(cut -c1-2)\" ;;\n\
@@ -326,28 +344,28 @@ fn git_lfs_that_is_installed() {
                 filters("../gitconfig")
             ),
         );
-        let tools = root(world).join("tools");
-        let (ran, said) = run(
-            world,
+        let tools = root(environment).join("tools");
+        let (outcome, said) = run(
+            environment,
             "lfs",
             &["--read", tools.to_str().unwrap()],
             "cat old.bin; git status -s; echo bb > new.bin; git add new.bin; git commit -qm new; git show HEAD:new.bin; cat new.bin; git diff --stat",
         );
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:bb\n";
         assert_eq!(
-            (ran.code, &*said),
+            (outcome.code, &*said),
             (0, &*format!("aa is the content\n{pointer}bb\n")),
             "{}",
-            world.name()
+            environment.name()
         );
-        assert_eq!(world.outside("cd hooked && git show task/lfs:new.bin"), pointer);
-        let users = root(world).join("gitconfig");
+        assert_eq!(environment.run_outside("cd hooked && git show task/lfs:new.bin"), pointer);
+        let users = root(environment).join("gitconfig");
         let path = format!("GIT_CONFIG_GLOBAL={} PATH={}:$PATH", users.display(), tools.display());
         assert_eq!(
-            world.outside(&format!("cd .worktrees/hooked-lfs && {path} git status -s")),
+            environment.run_outside(&format!("cd .worktrees/hooked-lfs && {path} git status -s")),
             "",
             "{}",
-            world.name()
+            environment.name()
         );
     });
 }
@@ -356,37 +374,37 @@ fn git_lfs_that_is_installed() {
 /// it on; then the user's own program is asked, inside the sandbox.
 #[test]
 fn signatures() {
-    in_two_worlds(|world| {
+    in_two_environments(|environment| {
         repository(
-            world,
+            environment,
             "mkdir -p ../tools && cat > ../tools/fake-gpg <<'END'\n#!/bin/sh\necho '[GNUPG:] SIG_CREATED D 1 8 00 0 X' >&2\ncat > /dev/null\n\
              printf -- '-----BEGIN PGP SIGNATURE-----\\n\\nfake\\n-----END PGP SIGNATURE-----\\n'\nEND\nchmod +x ../tools/fake-gpg\n\
              git config commit.gpgsign true && git config user.signingkey X && git config gpg.program \"$(cd ../tools && pwd)/fake-gpg\"",
         );
         let script = "echo b > b; git add b; git commit -qm b; echo code $?";
-        let tools = root(world).join("tools");
-        let (_, said) = run(world, "unsigned", &[], script);
-        assert_eq!(said, "code 0\n", "{}", world.name());
-        let policy = root(world).join("signing.toml");
+        let tools = root(environment).join("tools");
+        let (_, said) = run(environment, "unsigned", &[], script);
+        assert_eq!(said, "code 0\n", "{}", environment.name());
+        let policy = root(environment).join("signing.toml");
         std::fs::write(
             &policy,
             "version = 1\nname = \"signing\"\nextends = \"strict\"\n[git]\nsign = true\n",
         )
         .unwrap();
         let options = ["--policy", policy.to_str().unwrap(), "--read", tools.to_str().unwrap()];
-        let (_, said) = run(world, "signed", &options, script);
-        assert_eq!(said, "code 0\n", "{}", world.name());
+        let (_, said) = run(environment, "signed", &options, script);
+        assert_eq!(said, "code 0\n", "{}", environment.name());
         let signed = |branch: &str| {
-            world.outside(&format!("cd hooked && git cat-file -p {branch}")).contains("gpgsig")
+            environment.run_outside(&format!("cd hooked && git cat-file -p {branch}")).contains("gpgsig")
         };
-        assert_eq!((signed("task/unsigned"), signed("task/signed")), (false, true), "{}", world.name());
+        assert_eq!((signed("task/unsigned"), signed("task/signed")), (false, true), "{}", environment.name());
         // A program that cannot sign: the commit is refused, as it is outside.
-        world.outside("printf '#!/bin/sh\\nexit 1\\n' > tools/fake-gpg");
-        let (_, said) = run(world, "unable", &options, script);
+        environment.run_outside("printf '#!/bin/sh\\nexit 1\\n' > tools/fake-gpg");
+        let (_, said) = run(environment, "unable", &options, script);
         assert!(
             said.contains("gpg failed to sign the data") && said.contains("code 128\n"),
             "{}: {said}",
-            world.name()
+            environment.name()
         );
     });
 }

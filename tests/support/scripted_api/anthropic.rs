@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::api::{Part, Turn};
 use super::script::{Script, event, streamed};
-use super::server::{Request, Response, Server, Step};
+use super::{Part, Turn};
+use crate::support::http_server::{Request, Response, Server, Step};
 
 /// What every answer says it used: input (without what was cached), what was cached, output.
 const USED: [u64; 3] = [100, 20, 10];

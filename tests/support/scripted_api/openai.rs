@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use super::api::{Part, Turn};
 use super::script::{Script, event, streamed};
-use super::server::{Request, Response, Server, Step};
+use super::{Part, Turn};
+use crate::support::http_server::{Request, Response, Server, Step};
 
 /// What every answer says it used: input, what of it was cached, output.
 const USED: [u64; 3] = [120, 20, 10];

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use super::api::{Part, Turn};
-use super::server::{Response, Step};
+use super::{Part, Turn};
+use crate::support::http_server::{Response, Step};
 
 /// The turns that are left of a script.
 pub(crate) struct Script(Mutex<VecDeque<Turn>>);

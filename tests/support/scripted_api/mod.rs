@@ -1,15 +1,16 @@
-//! A Gemini API that says what a test has written down for it.
+//! APIs of model providers that answer what a test has written down for them. This file is the Gemini API.
+
+pub(crate) mod anthropic;
+pub(crate) mod openai;
+mod script;
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::infrastructure::{ONCE, exchange};
-use super::server::{Authority, Request, Response, Server, Step};
+use crate::support::http_server::{Authority, Request, Response, Server, Step};
 
 /// What every answer says it used: input, output, thoughts, and what of the input was cached.
 pub(crate) const USED: [u64; 4] = [100, 10, 5, 20];
@@ -200,25 +201,4 @@ fn streamed(turn: &Turn, is_event_stream: bool) -> Response {
         _ => {}
     }
     Response::steps("text/event-stream", steps)
-}
-
-#[test]
-fn a_silent_answer_ends_with_its_client() {
-    let api = Api::plain(vec![Turn::Silent(vec![Part::Text("Well".to_string())]), Turn::text("later")]);
-    let target = "/v1beta/models/m:streamGenerateContent?alt=sse";
-    let question = format!("POST {target} HTTP/1.1\r\n{ONCE}");
-    let mut client = TcpStream::connect(api.server.address()).unwrap();
-    client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    client.write_all(question.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    assert!(client.read_to_end(&mut answer).is_err(), "it should not end");
-    assert!(String::from_utf8_lossy(&answer).contains("Well"));
-    drop(client);
-    let (answer, _) = exchange(TcpStream::connect(api.server.address()).unwrap(), &question);
-    assert!(
-        answer.contains("later") && answer.contains(&format!("\"promptTokenCount\":{}", USED[0])),
-        "{answer}"
-    );
-    let (answer, _) = exchange(TcpStream::connect(api.server.address()).unwrap(), &question);
-    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("over"), "{answer}");
 }

@@ -1,0 +1,222 @@
+//! Where guard runs in most tests: as one user, with or without namespaces, in a linked worktree.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::user::{kit_directory, test_users};
+use super::{RunOutcome, TestUser, collect_outcome, guard_program, isolated_command, run_tool};
+
+/// One user, with or without namespaces, in a linked worktree of a repository.
+#[derive(Debug)]
+pub(crate) struct TestEnvironment {
+    pub(crate) user: TestUser,
+    pub(crate) namespaces: bool,
+    /// Everything of this environment; removed with it.
+    root: PathBuf,
+    /// The working directory: a linked worktree.
+    pub(crate) directory: PathBuf,
+}
+
+impl Drop for TestEnvironment {
+    fn drop(&mut self) {
+        let _ = Command::new("chmod").args(["-R", "u+rwX"]).arg(&self.root).stderr(Stdio::null()).status();
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+impl TestEnvironment {
+    fn new(user: &TestUser, namespaces: bool) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let root = kit_directory().join(format!("environment-{}-{count}", std::process::id()));
+        let directory = root.join("project");
+        std::fs::create_dir_all(root.join("tmp")).unwrap();
+        let environment = Self { user: user.clone(), namespaces, directory, root };
+        for path in [environment.root.clone(), environment.temporary_directory()] {
+            if let Some((user, group)) = user.ids {
+                chown(path, Some(user), Some(group)).unwrap();
+            }
+        }
+        environment.run_outside(
+            "git init -q -b main repository && cd repository && printf 'first\\n' > tracked \
+             && git add tracked && git -c user.name=n -c user.email=e commit -qm first \
+             && git worktree add -q -b task/work ../project",
+        );
+        environment
+    }
+
+    /// For messages: `user, without namespaces`.
+    pub(crate) fn name(&self) -> String {
+        format!("{}, {} namespaces", self.user.name, if self.namespaces { "with" } else { "without" })
+    }
+
+    /// What a script prints that this user runs beside the working directory, not in the sandbox. It must succeed.
+    pub(crate) fn run_outside(&self, script: &str) -> String {
+        let mut command = self.command("bash");
+        let output = command.args(["-euc", script]).current_dir(&self.root).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Copies a project of `fixtures/projects` into the working directory.
+    pub(crate) fn copy_fixture_project(&self, name: &str) {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/projects").join(name);
+        run_tool("cp", &["-R".as_ref(), from.join(".").as_ref(), self.directory.as_ref()]);
+        self.give_to_user(&self.directory);
+    }
+
+    /// Makes this user the owner of a directory and all that is in it.
+    pub(crate) fn give_to_user(&self, directory: &Path) {
+        if let Some((user, group)) = self.user.ids {
+            let owner = format!("{user}:{group}");
+            run_tool("chown", &["-R".as_ref(), owner.as_ref(), directory.as_ref()]);
+        }
+    }
+
+    /// Where guard keeps the runs of this environment.
+    pub(crate) fn runs_directory(&self) -> PathBuf {
+        self.root.join("state/guard/runs")
+    }
+
+    /// Where guard puts temporary files.
+    pub(crate) fn temporary_directory(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+
+    pub(crate) fn user_home(&self) -> &Path {
+        &self.user.home
+    }
+
+    /// A program as this user starts it.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = isolated_command(program, &self.user.home);
+        command
+            .env("PATH", &self.user.path)
+            .env("XDG_STATE_HOME", self.root.join("state"))
+            .env("TMPDIR", self.temporary_directory())
+            // Every user of an agent has one. Tests without one remove it.
+            .env("GEMINI_API_KEY", "the-key-of-the-tests")
+            .stdin(Stdio::null())
+            .current_dir(if self.directory.exists() { &self.directory } else { &self.root });
+        if let Some((user, group)) = self.user.ids {
+            command.gid(group).uid(user);
+        }
+        command
+    }
+
+    /// Guard, which ignores these signals and no others: the tests may have been started with some ignored (`nohup`, or `&` in
+    /// a script), which child processes inherit.
+    pub(crate) fn guard_ignoring_signals(&self, signals: &str) -> Command {
+        let mut command = self.command("env");
+        command.arg("--default-signal=HUP,INT,QUIT");
+        command
+            .args((!signals.is_empty()).then(|| format!("--ignore-signal={signals}")))
+            .arg(guard_program());
+        command
+    }
+
+    /// `guard run` in the working directory, with more options.
+    pub(crate) fn guard_run(&self, options: &[&str], command: &[&str]) -> Command {
+        let mut guard = self.command(guard_program());
+        guard.args(self.guard_run_arguments(options, command));
+        guard
+    }
+
+    /// The arguments of [`guard_run`](Self::guard_run).
+    pub(crate) fn guard_run_arguments(&self, options: &[&str], command: &[&str]) -> Vec<String> {
+        let namespaces = if self.namespaces { "require" } else { "off" };
+        let mut arguments = vec!["run", "--namespaces", namespaces];
+        // The working directory is below guard's own repository, which no test may use.
+        let in_repository = ["--name", "--base", "--here", "--auto", "--keep", "--discard"];
+        if !options.iter().any(|option| in_repository.contains(option)) {
+            arguments.push("--in-place");
+        }
+        arguments
+            .iter()
+            .chain(options)
+            .chain(&["--"])
+            .chain(command)
+            .map(|word| (*word).to_string())
+            .collect()
+    }
+
+    /// The result of a command in the sandbox.
+    pub(crate) fn run(&self, options: &[&str], command: &[&str]) -> RunOutcome {
+        let mut all = vec!["--json"];
+        all.extend(options);
+        self.run_to_end(self.guard_run(&all, command), b"")
+    }
+
+    /// The result of a script in the sandbox.
+    pub(crate) fn run_bash(&self, script: &str) -> RunOutcome {
+        self.run(&[], &["bash", "-c", script])
+    }
+
+    /// What a script prints in the sandbox. It must succeed, with nothing refused.
+    pub(crate) fn expect_success(&self, script: &str) -> String {
+        let outcome = self.run_bash(script);
+        let result = &outcome.result;
+        assert_eq!(result["success"], true, "{script}\n{outcome}");
+        assert_eq!(result["denials"], serde_json::json!([]), "{script}\n{outcome}");
+        assert_eq!(result["enforcement"]["namespaces"], self.namespaces, "{script}\n{outcome}");
+        assert_eq!((outcome.code, &result["exit_code"]), (0, &Value::from(0)), "{script}\n{outcome}");
+        outcome.printed()
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn run_to_end(&self, mut command: Command, input: &[u8]) -> RunOutcome {
+        let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
+        let started = Instant::now();
+        let child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        collect_outcome(child, input, started)
+    }
+}
+
+/// Runs a test as every user, with and without namespaces, one after the other.
+pub(crate) fn in_every_environment(test: impl Fn(&TestEnvironment)) {
+    for user in test_users() {
+        for namespaces in [true, false] {
+            test(&TestEnvironment::new(user, namespaces));
+        }
+    }
+}
+
+/// The same for tests that keep the environment in a fixture.
+pub(crate) fn in_every_owned_environment(test: impl Fn(TestEnvironment)) {
+    for user in test_users() {
+        for namespaces in [true, false] {
+            test(TestEnvironment::new(user, namespaces));
+        }
+    }
+}
+
+/// The same for tests that mostly wait: all at the same time.
+pub(crate) fn in_every_environment_at_once(test: impl Fn(&TestEnvironment) + Sync) {
+    std::thread::scope(|scope| {
+        for user in test_users() {
+            for namespaces in [true, false] {
+                let test = &test;
+                scope.spawn(move || test(&TestEnvironment::new(user, namespaces)));
+            }
+        }
+    });
+}
+
+/// Runs a test without namespaces and with them, as different users where there are two.
+pub(crate) fn in_two_environments(test: impl Fn(&TestEnvironment)) {
+    let users = test_users();
+    test(&TestEnvironment::new(&users[0], false));
+    test(&TestEnvironment::new(&users[users.len() - 1], true));
+}
+
+/// The first user with namespaces, for tests that depend on neither.
+pub(crate) fn one_environment() -> TestEnvironment {
+    TestEnvironment::new(&test_users()[0], true)
+}

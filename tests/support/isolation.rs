@@ -1,0 +1,28 @@
+//! Programs that get nothing from the environment of whoever runs the tests.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Where the programs of the machine are. Directories of the user's own are not among them: an agent that is installed there
+/// must not change what a test sees.
+pub(crate) const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A program with a fixed PATH and locale and this home: no `GIT_*`, no `XDG_*`, no `LC_*`, no proxy, no key of an API.
+pub(crate) fn isolated_command(program: impl AsRef<OsStr>, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", SYSTEM_PATH)
+        .env("HOME", home)
+        .env("LANG", "C.UTF-8")
+        .env("TMPDIR", std::env::temp_dir());
+    command
+}
+
+/// Runs a program that only prepares a test. It must succeed.
+pub(crate) fn run_tool(program: &str, arguments: &[&OsStr]) {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}

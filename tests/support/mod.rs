@@ -1,0 +1,36 @@
+//! The test kit: users, directories and repositories to run guard in, and what became of it.
+//!
+//! Every guard and git that the kit starts has a fixed PATH, HOME and locale and nothing else of the environment of whoever
+//! runs the tests ([`isolated_command`]). A test that cannot run here calls [`skip`].
+
+mod environment;
+mod guard_binary;
+pub(crate) mod http_server;
+mod isolation;
+mod outcome;
+mod policies;
+mod processes;
+mod random;
+mod repository;
+mod sandbox;
+mod scratch;
+pub(crate) mod scripted_api;
+mod skip;
+mod task;
+mod user;
+mod wait;
+
+pub(crate) use environment::*;
+pub(crate) use guard_binary::*;
+pub(crate) use isolation::*;
+pub(crate) use outcome::*;
+pub(crate) use policies::*;
+pub(crate) use processes::*;
+pub(crate) use random::*;
+pub(crate) use repository::*;
+pub(crate) use sandbox::*;
+pub(crate) use scratch::*;
+pub(crate) use skip::*;
+pub(crate) use task::*;
+pub(crate) use user::*;
+pub(crate) use wait::*;

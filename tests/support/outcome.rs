@@ -1,0 +1,113 @@
+//! What became of a run.
+
+use std::fmt::{self, Display};
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A run that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The result of a program, which is guard unless a test says otherwise. Its `Display` is for the messages of assertions.
+#[derive(Debug)]
+pub(crate) struct RunOutcome {
+    /// Who ran it, for messages: the name of a [`TestEnvironment`](super::TestEnvironment).
+    pub(crate) environment: String,
+    /// Guard's own exit code; 128 and the signal's number when one ended it.
+    pub(crate) code: i32,
+    pub(crate) output: Vec<u8>,
+    pub(crate) error: String,
+    /// The last line of the output, if it is JSON.
+    pub(crate) result: Value,
+    pub(crate) took: Duration,
+}
+
+impl RunOutcome {
+    /// Fails unless guard ended with this exit code.
+    #[track_caller]
+    pub(crate) fn expect_code(&self, code: i32) {
+        assert_eq!(self.code, code, "{self}");
+    }
+
+    /// Fails unless the run succeeded and guard ended with 0.
+    #[track_caller]
+    pub(crate) fn expect_success(&self) {
+        assert_eq!((self.code, &self.result["success"]), (0, &Value::Bool(true)), "{self}");
+    }
+
+    /// Fails unless guard ended with this exit code and this kind of error.
+    #[track_caller]
+    pub(crate) fn expect_error(&self, code: i32, kind: &str) {
+        assert_eq!((self.code, self.kind()), (code, kind), "{self}");
+    }
+
+    /// What the command printed, from the result.
+    pub(crate) fn printed(&self) -> String {
+        self.result["result"].as_str().unwrap_or_default().to_string()
+    }
+
+    /// The kind of failure.
+    pub(crate) fn kind(&self) -> &str {
+        self.result["error_kind"].as_str().unwrap_or_default()
+    }
+
+    /// The run's transcript.
+    pub(crate) fn transcript(&self) -> PathBuf {
+        PathBuf::from(self.result["transcript"]["path"].as_str().unwrap_or_default())
+    }
+}
+
+impl Display for RunOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: exit code {}\n{:#}\n{}", self.environment, self.code, self.result, self.error)
+    }
+}
+
+/// Reads a child's output to its end and waits for it, but not for ever.
+pub(crate) fn collect_outcome(mut child: Child, input: &[u8], started: Instant) -> RunOutcome {
+    let all = |from: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut from) = from {
+                let _ = from.read_to_end(&mut bytes);
+            }
+            bytes
+        })
+    };
+    let output = all(child.stdout.take().map(|from| Box::new(from) as Box<dyn Read + Send>));
+    let error = all(child.stderr.take().map(|from| Box::new(from) as Box<dyn Read + Send>));
+    let typed = child.stdin.take().map(|mut to| {
+        let input = input.to_vec();
+        std::thread::spawn(move || to.write_all(&input))
+    });
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if started.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("not done after {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let took = started.elapsed();
+    if let Some(typed) = typed {
+        let _ = typed.join();
+    }
+    let output = output.join().unwrap();
+    let last = output.strip_suffix(b"\n").unwrap_or(&output).rsplit(|&byte| byte == b'\n').next();
+    let result = last.and_then(|line| serde_json::from_slice(line).ok()).unwrap_or_default();
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
+    RunOutcome {
+        environment: String::new(),
+        code,
+        output,
+        error: String::from_utf8_lossy(&error.join().unwrap()).into_owned(),
+        result,
+        took,
+    }
+}

@@ -1,0 +1,42 @@
+//! Built-in policies, and verdicts in one call.
+
+use std::sync::LazyLock;
+
+use guard::command::{Context, Cwd, Request};
+use guard::decide::{Verdict, judge};
+use guard::policy::{Policy, PolicyDirs, Source, load};
+
+/// The names of the built-in policies.
+pub(crate) fn built_in() -> Vec<&'static str> {
+    guard::policy::BUILT_IN.iter().map(|(name, _)| *name).collect()
+}
+
+/// A built-in policy, loaded once.
+pub(crate) fn policy(name: &str) -> Policy {
+    static LOADED: LazyLock<Vec<Policy>> = LazyLock::new(|| {
+        built_in().into_iter().map(|name| load(name, &PolicyDirs::default()).unwrap()).collect()
+    });
+    LOADED.iter().find(|policy| policy.name == name).unwrap().clone()
+}
+
+/// The policy that most tests use.
+pub(crate) fn strict() -> &'static Policy {
+    static STRICT: LazyLock<Policy> = LazyLock::new(|| policy("strict"));
+    &STRICT
+}
+
+pub(crate) fn context() -> Context {
+    Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() }
+}
+
+pub(crate) fn shell(policy: &Policy, text: impl AsRef<[u8]>) -> Verdict {
+    judge(policy, &Request::Shell(text.as_ref().to_vec()), &context()).0
+}
+
+pub(crate) fn argv<W: AsRef<[u8]>>(policy: &Policy, words: &[W]) -> Verdict {
+    judge(policy, &Request::Argv(words.iter().map(|word| word.as_ref().to_vec()).collect()), &context()).0
+}
+
+pub(crate) fn source(text: &str) -> Source {
+    Source { name: "test.toml".to_string(), text: text.into(), built_in: false }
+}

@@ -1,0 +1,84 @@
+//! Tasks with a scripted agent that prints what the Gemini CLI would.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{RunOutcome, TestEnvironment, guard_program, make_program, one_environment};
+
+/// An environment with a new repository and the scripted agent.
+pub(crate) struct TaskFixture {
+    pub(crate) environment: TestEnvironment,
+    pub(crate) repository: PathBuf,
+    agent: PathBuf,
+}
+
+impl TaskFixture {
+    pub(crate) fn new() -> Self {
+        Self::of(one_environment())
+    }
+
+    pub(crate) fn of(environment: TestEnvironment) -> Self {
+        let repository = environment.directory.with_file_name("repository");
+        let agent = environment.directory.with_file_name("agent.sh");
+        make_program(&agent, include_bytes!("../../fixtures/agents/scripted.sh"));
+        environment.run_outside(
+            "git -C repository worktree remove ../project && git -C repository branch -q -D task/work \
+             && git -C repository config user.name Person && git -C repository config user.email person@example.org",
+        );
+        Self { environment, repository, agent }
+    }
+
+    /// `guard task` in the repository.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.environment.command(guard_program());
+        command.arg("task").args(arguments).current_dir(&self.repository);
+        command
+    }
+
+    /// A task with the scripted agent, to its end; the result is how it ended.
+    pub(crate) fn task(&self, arguments: &[&str]) -> RunOutcome {
+        let mut command = self.command(&["--stream-json", "--agent-command"]);
+        command.arg(&self.agent).args(arguments);
+        self.environment.run_to_end(command, b"")
+    }
+
+    /// Another command about tasks.
+    pub(crate) fn about(&self, arguments: &[&str]) -> RunOutcome {
+        self.environment.run_to_end(self.command(arguments), b"")
+    }
+
+    pub(crate) fn git(&self, arguments: &str) -> String {
+        self.environment.run_outside(&format!("git -C repository {arguments}")).trim_end().to_string()
+    }
+
+    /// The first lines of the commits on a branch, the oldest first.
+    pub(crate) fn subjects(&self, branch: &str) -> Vec<String> {
+        self.git(&format!("log --reverse --format=%s main..{branch}")).lines().map(str::to_string).collect()
+    }
+
+    /// The scripted agent's file.
+    pub(crate) fn agent(&self) -> &Path {
+        &self.agent
+    }
+}
+
+/// The messages of a task, as a person at the terminal sees them.
+pub(crate) fn task_messages(outcome: &RunOutcome) -> Vec<String> {
+    let lines = outcome
+        .output
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    lines
+        .filter(|event| event["event_type"] == "task.said")
+        .map(|event| {
+            format!("{}: {}", event["data"]["who"].as_str().unwrap(), event["message"].as_str().unwrap())
+        })
+        .collect()
+}
+
+/// How a task ended, for the messages of assertions.
+pub(crate) fn describe_task(outcome: &RunOutcome) -> String {
+    format!("{:#}\n{}\n{}", outcome.result, task_messages(outcome).join("\n"), outcome.error)
+}
