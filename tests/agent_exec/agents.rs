@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Answered, exec_with, scripted};
 use crate::support::http_server::Request;
 use crate::support::scripted_api::{Part, Turn};
-use crate::support::{TestEnvironment, in_two_environments, one_environment};
+use crate::support::{TestEnvironment, in_two_environments, one_environment, skip};
 
 /// The user's key. It must reach the API, and nothing else.
 pub(crate) const KEY: &str = "sk-real-4711";
@@ -38,16 +38,14 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Where the program is. Without it the test fails in CI, and is skipped elsewhere, with a line that says so.
+    /// The program, if it is installed.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(self.agent);
         let program = folder.join("node_modules/.bin").join(self.agent);
         if folder.join("installed").exists() && program.exists() {
             return Some(program);
         }
-        let problem = format!("{} is not installed; scripts/test does it", self.agent);
-        assert!(std::env::var_os("CI").is_none(), "{problem}");
-        eprintln!("SKIP: {problem}");
+        skip(self.agent, "it is not installed; scripts/test installs it");
         None
     }
 

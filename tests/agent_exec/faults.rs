@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Answered, exec};
-use crate::support::{TestEnvironment, guard_program, make_program, one_environment, peak_memory};
+use crate::support::{
+    TestEnvironment, guard_program, make_program, one_environment, peak_memory, skip_unsupported,
+};
 
 const INIT: &str = r#"{"type":"init","session_id":"s"}"#;
 const DONE: &str = r#"{"type":"result","status":"success","stats":{}}"#;
@@ -240,7 +242,10 @@ fn a_cli_that_is_killed_for_memory() {
         let answered =
             ask(&environment, &script, &json!({ "policy": policy, "max_retries": 1, "max_duration": 60 }));
         if answered.result["enforcement"]["memory_bound"] != true {
-            eprintln!("SKIP: no control group that bounds memory can be made here");
+            skip_unsupported(
+                "a CLI that is killed for memory",
+                "no cgroup with a memory limit can be made here",
+            );
             return;
         }
         assert_eq!((answered.code, answered.kind()), (1, "memory_exhausted"), "{}", answered.shown());

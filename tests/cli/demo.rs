@@ -1,7 +1,7 @@
 //! `guard demo`, and the recordings of it in the documents.
 
 use crate::docs::{blocks, output_fits};
-use crate::support::{Scratch, guard, text};
+use crate::support::{Scratch, guard, skip_unsupported, text};
 
 fn demo(extra: &[&str]) -> (bool, String) {
     let scratch = Scratch::new("demo");
@@ -39,7 +39,7 @@ fn in_parts(text: &str) -> [Vec<&str>; 3] {
 fn the_recording_in_the_guide_is_what_it_prints() {
     let (success, printed) = demo(&["--namespaces", "require"]);
     if !success && printed.contains("cannot be enforced here") {
-        eprintln!("SKIP: namespaces cannot be had here: {printed}");
+        skip_unsupported("the demo with namespaces", &printed);
         return;
     }
     if std::env::var_os("GUARD_REGENERATE").is_some() {

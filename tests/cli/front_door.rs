@@ -116,12 +116,12 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
             ]);
             let outcome = newcomer.types(&for_environment(environment, line), Some(&api.server.url("")));
             let shown = String::from_utf8_lossy(&outcome.output);
-            assert_eq!(outcome.code, 0, "{} {line}: {shown}{}", environment.name(), outcome.error);
+            assert_eq!(outcome.code, 0, "{line} {shown}: {outcome}");
             assert!(shown.contains("The toggle is there."), "{} {line}: {shown}", environment.name());
             // Seen from outside: a commit on a branch of the run's own, and nothing else.
             let branches = newcomer.git("for-each-ref --format='%(refname:short) %(subject)' refs/heads");
             let branches: Vec<&str> = branches.lines().collect();
-            assert_eq!(branches.len(), 2, "{} {line}: {branches:?} {}", environment.name(), outcome.error);
+            assert_eq!(branches.len(), 2, "{line} {branches:?}: {outcome}");
             assert!(branches.contains(&"main first"), "{branches:?}");
             assert!(
                 branches
@@ -139,7 +139,7 @@ fn the_readmes_agent_command_edits_tests_and_commits() {
                 .map(|question| question.header("x-goog-api-key").map(str::to_string))
                 .collect();
             assert!(keys.iter().all(|key| key.as_deref() == Some(KEY)), "{keys:?}");
-            assert!(outcome.error.contains("refused: git checkout -b other"), "{}", outcome.error);
+            assert!(outcome.error.contains("refused: git checkout -b other"), "{outcome}");
             environment.run_outside("rm -rf newcomer app .worktrees");
         }
     });
@@ -155,13 +155,7 @@ fn an_agents_output_becomes_the_result() {
     let api = Api::plain(vec![Turn::text("An answer.")]);
     let url = api.server.url("");
     let outcome = newcomer.types("guard run --json -- gemini -p 'a question' -o stream-json", Some(&url));
-    assert_eq!(
-        (outcome.code, &outcome.result["success"]),
-        (0, &json!(true)),
-        "{:#} {}",
-        outcome.result,
-        outcome.error
-    );
+    assert_eq!((outcome.code, &outcome.result["success"]), (0, &json!(true)), "{outcome}");
     assert_eq!(
         (&outcome.result["tool"], &outcome.result["result"]),
         (&json!("gemini"), &json!("An answer."))
@@ -175,8 +169,7 @@ fn an_agents_output_becomes_the_result() {
     assert_eq!(
         (&outcome.result["SESSION_ID"], &outcome.result["result"]),
         (&json!(session), &json!("More of it.")),
-        "{}",
-        outcome.error
+        "{outcome}"
     );
     let asked = api.questions()[0].json().to_string();
     assert!(asked.contains("a question") && asked.contains("An answer."), "{asked}");
@@ -186,13 +179,8 @@ fn an_agents_output_becomes_the_result() {
         json!({"error": {"code": 401, "message": "API key not valid.", "status": "UNAUTHENTICATED"}}),
     )]);
     let outcome = newcomer.types("guard run --json -- gemini -p x -o stream-json", Some(&api.server.url("")));
-    assert_eq!(
-        (outcome.kind(), &outcome.result["exit_code"]),
-        ("auth_error", &json!(145)),
-        "{:#}",
-        outcome.result
-    );
-    assert_eq!(outcome.code, 145, "{:#}", outcome.result);
+    assert_eq!((outcome.kind(), &outcome.result["exit_code"]), ("auth_error", &json!(145)), "{outcome}");
+    outcome.expect_code(145);
 }
 
 #[test]
@@ -204,7 +192,7 @@ fn what_was_added_for_an_agent_is_shown() {
     let newcomer = Newcomer::new(&environment);
     let shown = |line: &str| {
         let outcome = newcomer.types(line, Some("http://127.0.0.1:9"));
-        assert_eq!(outcome.code, 0, "{line}: {}", outcome.error);
+        assert_eq!(outcome.code, 0, "{line}: {outcome}");
         let text = String::from_utf8_lossy(&outcome.output).into_owned();
         text.lines().find_map(|line| line.strip_prefix("command ")).unwrap_or_default().trim().to_string()
     };
@@ -229,9 +217,7 @@ fn a_missing_key_is_said_before_anything_starts() {
         assert_eq!(
             (outcome.kind(), outcome.result["success"].as_bool()),
             ("auth_error", Some(false)),
-            "{line}: {:#} {}",
-            outcome.result,
-            outcome.error
+            "{line}: {outcome}"
         );
         let error = outcome.result["error"].as_str().unwrap();
         assert!(error.contains("GEMINI_API_KEY") && error.contains("[gateway.gemini]"), "{line}: {error}");
@@ -240,12 +226,11 @@ fn a_missing_key_is_said_before_anything_starts() {
     }
     // What needs no key needs none.
     let outcome = newcomer.types("guard run -q -- gemini --version", None);
-    assert_eq!(outcome.code, 0, "{}", outcome.error);
+    outcome.expect_code(0);
     let outcome = newcomer.types("guard run --agent gemin -- true", None);
     assert!(
         outcome.code == 2 && outcome.error.contains("unknown agent") && outcome.error.contains("gemini"),
-        "{}",
-        outcome.error
+        "{outcome}"
     );
 }
 
@@ -325,9 +310,9 @@ fn a_login_is_copied_only_when_the_user_says_so() {
             |line: &str| newcomer.types_with(&for_environment(environment, line), tools, std::iter::empty());
         // Off by default: the agent has nothing to log in with.
         let outcome = types("guard run --json -- claude -p x");
-        assert_eq!(outcome.kind(), "auth_error", "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.kind(), "auth_error", "{outcome}");
         let outcome = types("guard run --json -- bash -c 'cat ~/.claude/.credentials.json'");
-        assert_ne!(outcome.result["exit_code"], json!(0), "{}: {:#}", environment.name(), outcome.result);
+        assert_ne!(outcome.result["exit_code"], json!(0), "{outcome}");
 
         environment
             .run_outside(&format!("printf '[agent.claude]\\nlogin = \"copy\"\\n' > '{}'", config.display()));
@@ -372,11 +357,7 @@ fn a_login_is_copied_only_when_the_user_says_so() {
         ] {
             let outcome = types(line);
             let error = outcome.result["error"].as_str().unwrap_or_default();
-            assert!(
-                outcome.kind() == "auth_error" && error.contains("working tree"),
-                "{line}: {:#}",
-                outcome.result
-            );
+            assert!(outcome.kind() == "auth_error" && error.contains("working tree"), "{line}: {outcome}");
             assert!(!String::from_utf8_lossy(&outcome.output).contains("01-new"), "{line}");
         }
         std::fs::remove_file(&file).unwrap();
@@ -389,7 +370,7 @@ fn a_login_is_copied_only_when_the_user_says_so() {
         environment
             .run_outside(&format!("printf '[agent.cluade]\\nlogin = \"copy\"\\n' > '{}'", config.display()));
         let outcome = types("guard run --json -- claude -p x");
-        assert!(outcome.code == 2 && outcome.error.contains("[agent.cluade]"), "{}", outcome.error);
+        assert!(outcome.code == 2 && outcome.error.contains("[agent.cluade]"), "{outcome}");
         environment.run_outside("rm -rf newcomer app .worktrees");
     });
 }

@@ -18,8 +18,7 @@ fn outcome(
     assert_eq!(
         (printed.lines().count(), &outcome.result["success"]),
         (1, &true.into()),
-        "{printed}\n{}",
-        outcome.error
+        "{printed}: {outcome}"
     );
     (printed, outcome.error)
 }
@@ -75,17 +74,10 @@ fn a_branch_that_is_received_is_in_the_log() {
     let mut guard = environment.guard_run(&["--json", "-v", "--name", "logged"], &["bash", "-c", script]);
     guard.current_dir(environment.directory.with_file_name("repository"));
     let outcome = environment.run_to_end(guard, b"");
-    assert_eq!(
-        outcome.result["commits"].as_array().map(Vec::len),
-        Some(1),
-        "{:#}\n{}",
-        outcome.result,
-        outcome.error
-    );
+    assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{outcome}");
     assert!(
         has_span(&outcome.error, "receive") && outcome.error.contains("branch=refs/heads/task/logged"),
-        "{}",
-        outcome.error
+        "{outcome}"
     );
 }
 
@@ -119,7 +111,7 @@ fn shims_do_not_log() {
     let options = ["--env", "GUARD_LOG=trace"];
     let outcome =
         environment.run(&options, &["bash", "-c", "git --version 2>&1 | wc -l; sh -c true 2>&1 | wc -l"]);
-    assert_eq!(outcome.printed(), "1\n0\n", "{:#}", outcome.result);
+    assert_eq!(outcome.printed(), "1\n0\n", "{outcome}");
 }
 
 #[test]
@@ -136,8 +128,8 @@ fn a_log_that_cannot_be_written_or_read_is_a_mistake_of_usage() {
         guard.current_dir(environment.temporary_directory());
         guard.args(&options).args(["policy", "list"]).env("GUARD_LOG", variable);
         let outcome = environment.run_to_end(guard, b"");
-        assert_eq!((outcome.code, outcome.output.len()), (2, 0), "{}", outcome.error);
-        assert!(outcome.error.contains(told) && outcome.error.contains("hint: "), "{}", outcome.error);
+        assert_eq!((outcome.code, outcome.output.len()), (2, 0), "{outcome}");
+        assert!(outcome.error.contains(told) && outcome.error.contains("hint: "), "{outcome}");
     }
     assert!(!environment.temporary_directory().join("elsewhere").exists());
 }
@@ -153,12 +145,8 @@ fn attempts_of_exec_log_to_the_file_only() {
         environment.run_to_end(guard, b"")
     };
     let outcome = run(&[]);
-    assert!(
-        outcome.code == 0 && !String::from_utf8_lossy(&outcome.output).contains("launch{"),
-        "{}",
-        outcome.error
-    );
+    assert!(outcome.code == 0 && !String::from_utf8_lossy(&outcome.output).contains("launch{"), "{outcome}");
     let outcome = run(&["--log-file", file.to_str().unwrap()]);
-    assert_eq!((outcome.code, Path::new(&file).exists()), (0, true), "{}", outcome.error);
+    assert_eq!((outcome.code, Path::new(&file).exists()), (0, true), "{outcome}");
     assert!(has_span(&std::fs::read_to_string(&file).unwrap(), "launch"));
 }

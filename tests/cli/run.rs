@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::support::{Scratch, guard, text};
+use crate::support::{Scratch, guard, skip, text};
 
 fn run(scratch: &Scratch, words: &[&str]) -> Output {
     command(scratch, words).output().unwrap()
@@ -210,7 +210,7 @@ fn a_unix_server_is_reached_by_the_name_the_kernel_tells() {
     let script = "import socket,os\nfor k in range(300):\n s=socket.socket(socket.AF_UNIX);s.bind(os.environ['TMPDIR']+'/s%d'%k);s.listen()\n \
                   c=socket.socket(socket.AF_UNIX);c.connect(s.getsockname());a,_=s.accept();a.send(b'%d'%k);assert c.recv(9)==b'%d'%k\nprint('ok')";
     if Command::new("python3").arg("--version").output().is_err() {
-        eprintln!("SKIP: there is no python3");
+        skip("Unix sockets in a run", "python3 is not installed");
         return;
     }
     for namespaces in ["auto", "off"] {

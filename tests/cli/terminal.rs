@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    TaskFixture, TestEnvironment, guard_program, in_two_environments, make_program, one_environment,
+    TaskFixture, TestEnvironment, guard_program, in_two_environments, make_program, one_environment, skip,
 };
 
 /// Longer than anything takes on a busy machine.
@@ -21,8 +21,7 @@ impl<'w> Terminal<'w> {
     /// Without tmux the test fails in CI, and is skipped elsewhere, with a line that says so.
     fn open(environment: &'w TestEnvironment) -> Option<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
-            assert!(std::env::var_os("CI").is_none(), "tmux is not installed; scripts/test does it");
-            eprintln!("SKIP: tmux is not installed; scripts/test does it");
+            skip("guard at a terminal", "tmux is not installed; scripts/test installs it");
             return None;
         }
         // One that ends may still have its socket when the next one begins.
@@ -38,7 +37,7 @@ impl<'w> Terminal<'w> {
         start.env("GUARD", guard_program()).env("RUN", format!("{} {run}", guard_program().display()));
         start.env("PS1", "READY> ").env("TERM", "screen").env("LESS", "");
         let outcome = environment.run_to_end(start, b"");
-        assert_eq!(outcome.code, 0, "{}", outcome.error);
+        outcome.expect_code(0);
         terminal.shows("READY>");
         Some(terminal)
     }

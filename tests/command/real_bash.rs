@@ -5,6 +5,8 @@ use std::process::Command;
 
 use guard::command::accepts_shell_text;
 
+use crate::support::skip;
+
 fn bash_accepts(path: &Path) -> bool {
     Command::new("bash")
         .arg("-n")
@@ -60,7 +62,7 @@ fn is_shell_script(path: &Path) -> bool {
 #[test]
 fn scripts_that_bash_accepts_are_accepted() {
     if Command::new("bash").arg("--version").output().is_err() {
-        eprintln!("SKIP: bash is not installed");
+        skip("scripts that bash accepts", "bash is not installed");
         return;
     }
     let scripts = scripts();

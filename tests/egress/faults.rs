@@ -15,8 +15,8 @@ use super::evidence::{Options, events, probe, row};
 use crate::support::http_server::{Authority, Response, Server};
 use crate::support::scripted_api::{Api, Part, Turn, USED};
 use crate::support::{
-    RunOutcome, TestEnvironment, collect_outcome, expect_no_process_left, guard_program,
-    in_every_environment, in_two_environments, one_environment, unique_mark, wait_for_file,
+    RunOutcome, TestEnvironment, expect_no_process_left, guard_program, in_every_environment,
+    in_two_environments, one_environment, unique_mark, wait_for_file,
 };
 
 const KEY: &str = "AIzaOnlyForTheApi-27182818284590";
@@ -114,7 +114,7 @@ fn servers_that_are_down() {
             tried(environment, Options::hosts(environment, &[&down], &NAMES), &[], &["ask", &down]);
         assert!(said["line"].as_str().unwrap().starts_with("HTTP/1.1 502 guard: good.test"), "{said}");
         assert_eq!(events(&outcome, "network.error").len(), 1);
-        assert_eq!(row(&outcome, "good.test"), Value::Null, "{:#}", outcome.result);
+        assert_eq!(row(&outcome, "good.test"), Value::Null, "{outcome}");
         let (outcome, said) =
             tried(environment, Options::hosts(environment, &[&down], &NAMES), &[], &["get", &down]);
         assert!(said.as_str().unwrap().starts_with("HTTP/1.1 502"), "{said}");
@@ -171,8 +171,8 @@ fn one_side_may_be_done_before_the_other() {
         let options = Options::hosts(environment, &[&echo.place()], &NAMES);
         let (outcome, said) = tried(environment, options, &[], &["half", &echo.place()]);
         assert_eq!((&said["end"], said["length"].as_u64() > Some(50)), (&json!("end"), true), "{said}");
-        assert_eq!(row(&outcome, "good.test")["bytes_up"], said["length"], "{:#}", outcome.result);
-        assert_eq!(row(&outcome, "good.test")["bytes_down"], said["length"], "{:#}", outcome.result);
+        assert_eq!(row(&outcome, "good.test")["bytes_up"], said["length"], "{outcome}");
+        assert_eq!(row(&outcome, "good.test")["bytes_down"], said["length"], "{outcome}");
     });
 }
 
@@ -198,7 +198,7 @@ fn five_hundred_connections_at_once() {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
         let outcome = std::thread::scope(|scope| {
-            let run = scope.spawn(move || collect_outcome(child, b"", started));
+            let run = scope.spawn(move || environment.collect_outcome(child, started));
             wait_for_file(&environment.directory.join("open"));
             let used = memory(pid);
             assert!(used < 100 << 10, "{}: {used} KiB for 500 connections", environment.name());
@@ -247,10 +247,10 @@ fn a_hundred_megabytes_both_ways() {
     let size = 100_000_000;
     let (outcome, said) = tried(&environment, options.clone(), &[], &["big", &tunnel, &size.to_string()]);
     assert_eq!((&said["count"], &said["same"]), (&json!(size), &json!(true)), "{said}");
-    assert_eq!(row(&outcome, "good.test")["bytes_down"], size, "{:#}", outcome.result);
+    assert_eq!(row(&outcome, "good.test")["bytes_down"], size, "{outcome}");
     let (outcome, said) = tried(&environment, options, &[], &["big_http", &plain, &size.to_string()]);
     assert_eq!((&said["count"], &said["same"]), (&json!(size), &json!(true)), "{said}");
-    assert_eq!(row(&outcome, "good.test")["bytes_up"], size, "{:#}", outcome.result);
+    assert_eq!(row(&outcome, "good.test")["bytes_up"], size, "{outcome}");
 }
 
 #[test]
@@ -338,8 +338,8 @@ fn answers_that_break_off_or_are_given_up() {
         let body = json!({ "contents": "x".repeat(4000) }).to_string();
         let (outcome, _) = tried(environment, strict(), &variables, &["turn", &body, "0.5"]);
         let model = &outcome.result["usage"]["model"];
-        assert_eq!((&model["requests"], server.requests().len()), (&json!(1), 1), "{:#}", outcome.result);
-        assert!(model["input_tokens"].as_u64() >= Some(1000), "{:#}", outcome.result);
+        assert_eq!((&model["requests"], server.requests().len()), (&json!(1), 1), "{outcome}");
+        assert!(model["input_tokens"].as_u64() >= Some(1000), "{outcome}");
     });
 }
 
@@ -354,7 +354,7 @@ fn an_api_that_falls_silent() {
     let mut command = environment.guard_run(&options.words(), &["python3", script.to_str().unwrap(), "turn"]);
     command.env("GEMINI_API_KEY", KEY).env("GOOGLE_GEMINI_BASE_URL", &url);
     let outcome = environment.run_to_end(command, b"");
-    assert_eq!(outcome.kind(), "idle_timeout", "{:#}\n{}", outcome.result, outcome.error);
+    assert_eq!(outcome.kind(), "idle_timeout", "{outcome}");
     assert!(outcome.took < Duration::from_secs(20), "{:?}", outcome.took);
     let asked = events(&outcome, "gateway.request");
     assert_eq!((asked.len(), &asked[0]["data"]["whole"]), (1, &json!(false)), "{asked:?}");
@@ -467,9 +467,9 @@ fn settings_that_cannot_be_followed() {
             let mut command = environment.guard_run(&["--policy", "strict"], &["touch", "made"]);
             command.env("XDG_CONFIG_HOME", &config).envs(variables.iter().copied());
             let outcome = environment.run_to_end(command, b"");
-            assert_eq!(outcome.code, code, "{text} {variables:?}: {}", outcome.error);
-            assert!(outcome.error.contains(words), "{text} {variables:?}: {}", outcome.error);
-            assert!(!outcome.error.contains(KEY), "{}", outcome.error);
+            assert_eq!(outcome.code, code, "{text} {variables:?}: {outcome}");
+            assert!(outcome.error.contains(words), "{text} {variables:?}: {outcome}");
+            assert!(!outcome.error.contains(KEY), "{outcome}");
             assert!(!environment.directory.join("made").exists(), "{text} {variables:?}");
         }
     });
@@ -508,14 +508,7 @@ print('AIza-not-a-real-key')";
         let mut command = environment.guard_run(&["--json", "--policy", "strict"], &["true"]);
         command.env("XDG_CONFIG_HOME", &config);
         let outcome = environment.run_to_end(command, b"");
-        assert_eq!(
-            outcome.result["success"],
-            true,
-            "{}: {:#} {}",
-            environment.name(),
-            outcome.result,
-            outcome.error
-        );
+        assert_eq!(outcome.result["success"], true, "{outcome}");
         let number =
             |name: &str| -> i32 { std::fs::read_to_string(folder.join(name)).unwrap().parse().unwrap() };
         assert_eq!(number("waiting"), 0, "{}", environment.name());

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::collect_outcome;
 use crate::support::http_server::{Authority, Request};
 use crate::support::scripted_api::{Api, Part, Turn};
+use crate::support::{collect_outcome, skip};
 
 /// The CLI as `scripts/test` installs it.
 pub(crate) struct Gemini {
@@ -21,7 +21,7 @@ impl Gemini {
     pub(crate) fn installed() -> Option<Self> {
         let program = Self::folder().join("node_modules/.bin/gemini");
         if !program.exists() {
-            eprintln!("SKIP: the Gemini CLI is not installed; scripts/test does it");
+            skip("the Gemini CLI", "it is not installed; scripts/test installs it");
             return None;
         }
         Some(Self { program })

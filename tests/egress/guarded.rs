@@ -170,8 +170,8 @@ fn the_search_finds_a_key_that_is_there() {
     let [first, second] = ["AIzaTheKeyThatIsHanded", "OverOnPurpose-2718281828"];
     let handed = format!("GEMINI_API_KEY={first}{second}");
     let outcome = environment.run(&["--env", &handed], &["python3", "search.py", first, second]);
-    assert!(outcome.printed().contains("own environment"), "{:#}", outcome.result);
-    assert!(outcome.printed().contains("/environ'"), "{:#}", outcome.result);
+    assert!(outcome.printed().contains("own environment"), "{outcome}");
+    assert!(outcome.printed().contains("/environ'"), "{outcome}");
 }
 
 #[test]

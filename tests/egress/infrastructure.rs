@@ -13,6 +13,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 use super::registries::{NAME, SAYS, VERSION, cargo, git, npm, pip};
 use crate::support::http_server::{Authority, Response, Server, Step};
 use crate::support::scripted_api::{Api, Part, Turn, USED};
+use crate::support::skip;
 
 /// A directory that is removed.
 struct Place(PathBuf);
@@ -58,7 +59,7 @@ fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
     if !is_there {
-        eprintln!("SKIP: {program} is not installed");
+        skip(program, "it is not installed; scripts/test installs it");
     }
     is_there
 }

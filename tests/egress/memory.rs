@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::evidence::{Options, probe};
-use crate::support::{TestEnvironment, collect_outcome, in_every_environment, peak_memory};
+use crate::support::{TestEnvironment, in_every_environment, peak_memory};
 
 const KEY: &str = "AIzaOnlyForTheApi-27182818284590";
 /// Requests at once, their size, and how many of them do not say it.
@@ -106,7 +106,7 @@ fn attacked(environment: &TestEnvironment) -> Option<String> {
             std::thread::sleep(Duration::from_millis(5));
         }
     });
-    let outcome = collect_outcome(child, b"", started);
+    let outcome = environment.collect_outcome(child, started);
     let peak = peak.max(watched.join().unwrap());
     let said: Value =
         serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{:#}", outcome.result));

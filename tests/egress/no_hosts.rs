@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::evidence::{events, row};
-use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment, one_environment};
+use crate::support::{
+    RunOutcome, TestEnvironment, guard_program, in_every_environment, one_environment, skip,
+};
 
 /// Under `strict`, without the key of a gateway: nothing at all is open.
 fn run(environment: &TestEnvironment, command: &[&str]) -> RunOutcome {
@@ -109,17 +111,9 @@ fn the_summary_names_refused_hosts() {
     let environment = one_environment();
     let script = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do curl -s http://host-$n.test/ > /dev/null; done";
     let outcome = environment.run_to_end(environment.guard_run(&[], &["bash", "-c", script]), b"");
-    assert!(
-        outcome.error.contains("refused: GET to host-1.test:80: The policy does not name"),
-        "{}",
-        outcome.error
-    );
-    assert!(
-        outcome.error.contains("  refused hosts: host-1.test:80, host-10.test:80, "),
-        "{}",
-        outcome.error
-    );
-    assert!(outcome.error.contains(" and 2 more; `guard log --network` shows them"), "{}", outcome.error);
+    assert!(outcome.error.contains("refused: GET to host-1.test:80: The policy does not name"), "{outcome}");
+    assert!(outcome.error.contains("  refused hosts: host-1.test:80, host-10.test:80, "), "{outcome}");
+    assert!(outcome.error.contains(" and 2 more; `guard log --network` shows them"), "{outcome}");
 }
 
 /// npm tries again for more than a minute when a name cannot be looked up; a refusal it believes.
@@ -127,7 +121,7 @@ fn the_summary_names_refused_hosts() {
 fn npm_gives_up_at_once() {
     let environment = one_environment();
     if Command::new("npm").arg("--version").output().is_err() {
-        eprintln!("SKIP: npm is not installed");
+        skip("npm", "it is not installed; scripts/test installs it");
         return;
     }
     let script = "echo '{}' > package.json; npm install --no-audit --no-fund left-pad-of-nobody 2>&1";

@@ -268,7 +268,7 @@ fn no_words_to_a_gateway_use_the_key_for_something_else() {
         let mut command = environment.command("python3");
         command.env("GOOGLE_GEMINI_BASE_URL", api.url("")).arg(&script).arg(&plan);
         let outcome = environment.run_to_end(command, b"");
-        assert!(calls(&api) > 15, "{name}: {:?}", outcome.error);
+        assert!(calls(&api) > 15, "{name}: {outcome}");
         let told = outcome.result["told"].as_object().unwrap().len();
 
         let api = serve();
@@ -471,7 +471,7 @@ fn follows_through_a_port(environment: &TestEnvironment) -> bool {
         (run.join().unwrap(), port, follower)
     });
     let knocked = format!("knocked: 0 {}", libc::EISCONN);
-    assert!(outcome.printed().contains(&knocked), "{:#}", outcome.result);
+    assert!(outcome.printed().contains(&knocked), "{outcome}");
     let outsiders = events(&outcome, "network.outsider");
     let from_there = format!("127.0.0.1:{port}");
     if !heard.status.success() || outsiders.iter().any(|outsider| outsider["data"]["from"] != from_there) {
@@ -479,7 +479,7 @@ fn follows_through_a_port(environment: &TestEnvironment) -> bool {
         return false;
     }
     assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "b''", "{}: {heard:?}", environment.name());
-    assert_eq!(outsiders.len(), 1, "{:#}", outcome.result);
+    assert_eq!(outsiders.len(), 1, "{outcome}");
     true
 }
 
@@ -519,8 +519,8 @@ fn two_runs_have_nothing_of_each_others_doors() {
             for outcome in [one, two] {
                 let said: Value = serde_json::from_str(&outcome.printed())
                     .unwrap_or_else(|_| panic!("{:#}\n{}", outcome.result, outcome.error));
-                assert!(said[0].as_u64() > Some(0), "{:#}", outcome.result);
-                assert_eq!(said[1], json!(["PermissionError", "PermissionError"]), "{:#}", outcome.result);
+                assert!(said[0].as_u64() > Some(0), "{outcome}");
+                assert_eq!(said[1], json!(["PermissionError", "PermissionError"]), "{outcome}");
             }
         });
     });

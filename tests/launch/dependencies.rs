@@ -110,7 +110,7 @@ fn links_to_other_places_do_not_come_along() {
         &[],
         &["bash", "-c", "cat node_modules/key ../secret/key ../app/node_modules/key; true"],
     );
-    assert_eq!(outcome.printed(), "", "{:#}", outcome.result);
+    assert_eq!(outcome.printed(), "", "{outcome}");
 }
 
 /// A large `node_modules` costs next to nothing: it is not copied, and git does not look into it.
@@ -143,8 +143,8 @@ fn uncommitted_changes_come_along_when_asked_for() {
     let outcome = run(&environment, &["--with-changes"], &["bash", "-c", look]);
     let sums = environment.run_outside("cd app && sha1sum 'new file' package.json");
     let expected = format!("{sums}staged\npackage.json\nexecutable\n");
-    assert_eq!(outcome.printed(), expected, "{:#}\n{}", outcome.result, outcome.error);
-    assert!(outcome.error.contains("gets your uncommitted changes: 6 paths"), "{}", outcome.error);
+    assert_eq!(outcome.printed(), expected, "{outcome}");
+    assert!(outcome.error.contains("gets your uncommitted changes: 6 paths"), "{outcome}");
     assert_eq!(
         before,
         environment.run_outside("cd app && git status --short && sha1sum 'new file' package.json")
@@ -187,7 +187,7 @@ fn a_commit_is_received_without_delay() {
     environment.run_outside(PROJECT);
     let commit = ["bash", "-c", "echo x >> package.json && git commit -qam x"];
     let fastest = (0..4).map(|_| run(&environment, &[], &commit)).map(|outcome| {
-        assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{:#}", outcome.result);
+        assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{outcome}");
         outcome.took
     });
     let fastest = fastest.min().unwrap();

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    TestEnvironment, guard_program, in_every_environment, in_two_environments, one_environment,
+    TestEnvironment, guard_program, in_every_environment, in_two_environments, one_environment, skip,
 };
 
 /// Whether the machine has a program; says so if not.
@@ -14,7 +14,7 @@ fn has(program: &str) -> bool {
     let there = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let there = there.is_ok_and(|status| status.success());
     if !there {
-        eprintln!("SKIP: {program} is not installed; scripts/test says how to get it");
+        skip(program, "it is not installed; scripts/test installs it");
     }
     there
 }
@@ -103,7 +103,7 @@ fn a_script_in_tmp() {
             let outcome = environment.run(&[], &["bash", "-c", script]);
             assert_ne!(outcome.code, 0, "{outcome:?}");
             let told = outcome.result["denials"][0]["message"].as_str().unwrap_or_default();
-            assert!(told.contains("$TMPDIR"), "{}: {:#}", environment.name(), outcome.result);
+            assert!(told.contains("$TMPDIR"), "{outcome}");
             let elsewhere = script.replace("/tmp/", "$TMPDIR/");
             assert_eq!(environment.expect_success(&elsewhere), "from tmp\n", "{}", environment.name());
         }
@@ -176,7 +176,7 @@ fn cargo_with_settings_above_the_working_folder() {
         );
         environment.run_outside("printf '[registry]\\ntoken = \"hidden\"\\n' > .cargo/config.toml");
         let outcome = environment.run_bash("cat ../.cargo/config.toml");
-        assert_ne!(outcome.code, 0, "{}: {:#}", environment.name(), outcome.result);
+        assert_ne!(outcome.code, 0, "{outcome}");
         let plan = environment.guard_run(&["--dry-run"], &["cargo", "build"]).output().unwrap();
         let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
         assert!(
@@ -188,14 +188,14 @@ fn cargo_with_settings_above_the_working_folder() {
         environment.run_outside("mkdir own && echo private > own/diary && cp own/diary own/config && ln -s own/diary Cargo.toml && ln own/diary tox.ini && mv .cargo real && ln -s own .cargo");
         for name in ["Cargo.toml", "tox.ini", ".cargo/config"] {
             let outcome = environment.run_bash(&format!("cat ../{name}"));
-            assert_ne!(outcome.code, 0, "{}: {name}: {:#}", environment.name(), outcome.result);
+            assert_ne!(outcome.code, 0, "{name}: {outcome}");
             assert!(!outcome.printed().contains("private"), "{}: {name}", environment.name());
         }
         environment.run_outside("rm .cargo Cargo.toml tox.ini && mv real .cargo");
         let file = environment.temporary_directory().with_file_name(".cargo").join("config.toml");
         let outcome =
             environment.run(&["--read", file.to_str().unwrap()], &["cargo", "build", "-q", "--offline"]);
-        assert_eq!(outcome.code, 0, "{}: {:#}", environment.name(), outcome.result);
+        outcome.expect_code(0);
     });
 }
 
@@ -242,7 +242,7 @@ fn pip_installs_and_pytest_runs() {
         return;
     }
     if !wheels.is_dir() {
-        eprintln!("SKIP: no wheels in {}; scripts/test downloads them", wheels.display());
+        skip("pytest", &format!("no wheels in {}; scripts/test downloads them", wheels.display()));
         return;
     }
     in_two_environments(|environment| {
@@ -254,7 +254,7 @@ fn pip_installs_and_pytest_runs() {
              && pytest -q && python -m pytest -q tests/test_small.py",
         );
         let printed = outcome.printed();
-        assert_eq!(outcome.result["success"], true, "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.result["success"], true, "{outcome}");
         assert_eq!(printed.matches("3 passed").count(), 2, "{}: {printed}", environment.name());
         // pip asks whether there is IPv6 by binding to a port of its own, and takes no for an answer.
         for denial in outcome.result["denials"].as_array().unwrap() {
@@ -296,11 +296,10 @@ with multiprocessing.Pool(4) as pool:
         }
         // The C library puts semaphores into /dev/shm, which without mounts of its own is everybody's: a known limit.
         let outcome = environment.run_bash(script);
-        assert_eq!(outcome.code, 1, "{}: {:#}", environment.name(), outcome.result);
+        outcome.expect_code(1);
         assert!(
             outcome.result["error_detail"]["last_lines"].to_string().contains("Permission denied"),
-            "{:#}",
-            outcome.result
+            "{outcome}"
         );
         let processes = "python3 -c '
 import multiprocessing
@@ -359,7 +358,7 @@ fn git_in_a_linked_worktree() {
         assert_eq!(printed, expected, "{}", environment.name());
         let outcome = environment
             .run_bash("git add tracked; echo $?; git -c user.name=n -c user.email=e commit -qam x; echo $?");
-        assert_eq!(outcome.printed(), "128\n128\n", "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.printed(), "128\n128\n", "{outcome}");
         let after = environment.run_outside(&format!("cd repository/.git && {everything}"));
         assert_eq!(before, after, "{}", environment.name());
     });
@@ -489,12 +488,11 @@ fn git_in_the_tasks_repository_by_other_names() {
             "git init -q .",
         ] {
             let outcome = environment.run(&[], &["bash", "-c", script]);
-            assert_eq!(outcome.code, 126, "{}: {script}: {:#}", environment.name(), outcome.result);
+            assert_eq!(outcome.code, 126, "{script}: {outcome}");
             assert_eq!(
                 outcome.result["denials"].as_array().map(Vec::len).unwrap_or(0),
                 1,
-                "{script}: {:#}",
-                outcome.result
+                "{script}: {outcome}"
             );
         }
         environment.run_outside("rm -rf .git sub");
@@ -525,7 +523,7 @@ for argv in json.loads(sys.argv[1]):
             let times = said.1.matches("guard: Permission denied").count();
             assert_eq!((said.0, times, said.1.lines().count()), (126, 1, 1), "{name}: {line}");
         }
-        assert_eq!(outcome.printed().lines().count(), 2, "{name}: {:#}", outcome.result);
+        assert_eq!(outcome.printed().lines().count(), 2, "{name}: {outcome}");
         let denials = outcome.result["denials"].as_array().unwrap();
         assert_eq!(
             (denials.len(), &outcome.result["usage"]["refusals"]),
@@ -551,7 +549,7 @@ fn the_callers_keys_are_in_no_transcript() {
         let mut guard = environment.guard_run(&["--json"], &["echo", "hunter2", "is", "Zupersekret99"]);
         guard.env(variable, "Zupersekret99");
         let outcome = environment.run_to_end(guard, b"");
-        assert_eq!(outcome.code, 0, "{variable}: {:#}", outcome.result);
+        assert_eq!(outcome.code, 0, "{variable}: {outcome}");
         let written = std::fs::read_to_string(outcome.transcript()).unwrap();
         assert!(written.contains("hunter2") && !written.contains("Zupersekret99"), "{variable}: {written}");
     }

@@ -12,16 +12,16 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::support::{
-    RunOutcome, collect_outcome, expect_no_process_left, first_child, guard_program, in_every_environment,
+    RunOutcome, expect_no_process_left, first_child, guard_program, in_every_environment,
     in_every_environment_at_once, in_two_environments, is_root, make_program, one_environment, peak_memory,
-    unique_mark,
+    skip, unique_mark,
 };
 
 /// Insists that the transcript of a run is whole, with its end.
 pub(super) fn is_complete(outcome: &RunOutcome) {
     let checked =
         check(&outcome.transcript()).unwrap_or_else(|error| panic!("{error}: {:#}", outcome.result));
-    assert_eq!(checked.outcome, Outcome::Complete, "{:#}", outcome.result);
+    assert_eq!(checked.outcome, Outcome::Complete, "{outcome}");
 }
 
 /// The events of a run's transcript.
@@ -53,15 +53,9 @@ fn programs_that_cannot_be_started() {
         ];
         for (program, kind, code) in cases {
             let outcome = environment.run(&[], &[program]);
-            assert_eq!(
-                (outcome.kind(), outcome.code),
-                (kind, code),
-                "{} {program}: {:#}",
-                environment.name(),
-                outcome.result
-            );
+            assert_eq!((outcome.kind(), outcome.code), (kind, code), "{program}: {outcome}");
             assert_eq!(outcome.result["success"], false);
-            assert_eq!(outcome.result["exit_code"], Value::Null, "{program}: {:#}", outcome.result);
+            assert_eq!(outcome.result["exit_code"], Value::Null, "{program}: {outcome}");
             assert!(!outcome.result["error"].as_str().unwrap().is_empty());
         }
     });
@@ -133,11 +127,7 @@ fn working_folders_that_cannot_be_used() {
             .arg(guard_program());
         let outcome = environment.run_to_end(command, b"");
         assert_eq!(outcome.code, 2, "{}: {outcome:?}", environment.name());
-        assert!(
-            outcome.error.contains("current directory") && outcome.error.contains("--dir"),
-            "{}",
-            outcome.error
-        );
+        assert!(outcome.error.contains("current directory") && outcome.error.contains("--dir"), "{outcome}");
     });
 }
 
@@ -146,23 +136,13 @@ fn exit_codes_are_the_commands_own() {
     in_two_environments(|environment| {
         for code in [0, 1, 2, 42, 124, 125, 126, 127, 128, 255] {
             let outcome = environment.run_bash(&format!("exit {code}"));
-            assert_eq!(
-                (outcome.code, &outcome.result["exit_code"]),
-                (code, &json!(code)),
-                "{:#}",
-                outcome.result
-            );
+            assert_eq!((outcome.code, &outcome.result["exit_code"]), (code, &json!(code)), "{outcome}");
             assert_eq!(outcome.result["success"], code == 0);
             is_complete(&outcome);
         }
         for (signal, code) in [("KILL", 137), ("TERM", 143), ("SEGV", 139), ("INT", 130), ("PIPE", 141)] {
             let outcome = environment.run_bash(&format!("kill -{signal} $$"));
-            assert_eq!(
-                (outcome.code, outcome.kind()),
-                (code, "upstream_error"),
-                "{signal}: {:#}",
-                outcome.result
-            );
+            assert_eq!((outcome.code, outcome.kind()), (code, "upstream_error"), "{signal}: {outcome}");
             is_complete(&outcome);
         }
     });
@@ -179,7 +159,7 @@ fn standard_input_and_output_are_byte_for_byte() {
     }
     in_every_environment(|environment| {
         let outcome = environment.run_to_end(environment.guard_run(&["-q"], &["cat"]), &bytes);
-        assert_eq!(outcome.code, 0, "{}", outcome.error);
+        outcome.expect_code(0);
         assert!(
             outcome.output == bytes,
             "{}: {} of {} bytes",
@@ -206,13 +186,7 @@ fn the_reader_of_the_output_goes_away() {
             .arg(guard_program())
             .args(guard);
         let outcome = environment.run_to_end(command, b"");
-        assert_eq!(
-            String::from_utf8_lossy(&outcome.output),
-            "y\n141\n",
-            "{}: {}",
-            environment.name(),
-            outcome.error
-        );
+        assert_eq!(String::from_utf8_lossy(&outcome.output), "y\n141\n", "{outcome}");
         assert!(outcome.took < Duration::from_secs(5), "{}: {:?}", environment.name(), outcome.took);
         expect_no_process_left(&mark, Duration::ZERO);
     });
@@ -247,8 +221,8 @@ fn a_gibibyte_of_output_in_little_memory() {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(counter.join().unwrap(), bytes, "{}", environment.name());
-        let outcome = collect_outcome(child, b"", started);
-        assert_eq!(outcome.code, 0, "{}", outcome.error);
+        let outcome = environment.collect_outcome(child, started);
+        outcome.expect_code(0);
         assert!(highest > 1000 && highest < 64 << 10, "{}: {highest} KiB", environment.name());
         eprintln!("{}: 1 GiB in {:?}, at most {highest} KiB", environment.name(), outcome.took);
         let run = std::fs::read_dir(environment.runs_directory()).unwrap().next().unwrap().unwrap().path();
@@ -270,8 +244,8 @@ fn ten_thousand_short_processes() {
         let script = format!("i=0\nwhile [ $i -lt {many} ]; do /bin/true; i=$((i+1)); done\necho $i\n");
         std::fs::write(environment.directory.join("many.sh"), script).unwrap();
         let outcome = environment.run(&[], &["sh", "many.sh"]);
-        assert_eq!((outcome.code, outcome.printed()), (0, format!("{many}\n")), "{:#}", outcome.result);
-        assert!(outcome.result["usage"]["programs"].as_u64().unwrap() >= many, "{:#}", outcome.result);
+        assert_eq!((outcome.code, outcome.printed()), (0, format!("{many}\n")), "{outcome}");
+        assert!(outcome.result["usage"]["programs"].as_u64().unwrap() >= many, "{outcome}");
         assert_eq!(outcome.result["denials"], json!([]));
         is_complete(&outcome);
         eprintln!("{}: {many} programs in {:?}", environment.name(), outcome.took);
@@ -309,16 +283,10 @@ fn a_fork_storm_is_bounded_and_ends() {
                 most
             })
         };
-        let outcome = collect_outcome(child, b"", started);
+        let outcome = environment.collect_outcome(child, started);
         expect_no_process_left(&mark, Duration::ZERO);
         let most = watch.join().unwrap();
-        assert_eq!(
-            (outcome.code, outcome.kind()),
-            (124, "timeout"),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        outcome.expect_code_and_kind(124, "timeout");
         assert!(outcome.took < Duration::from_secs(40), "{}: {:?}", environment.name(), outcome.took);
         is_complete(&outcome);
         // Without a group or a namespace of its own the bound counts what the whole machine has beside.
@@ -334,13 +302,7 @@ fn limits_of_time() {
     in_every_environment_at_once(|environment| {
         let mark = unique_mark();
         let outcome = environment.run(&["--env", &mark, "--timeout", "1"], &["sleep", "60"]);
-        assert_eq!(
-            (outcome.code, outcome.kind()),
-            (124, "idle_timeout"),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        outcome.expect_code_and_kind(124, "idle_timeout");
         assert_eq!(outcome.result["error_detail"]["idle_timeout_s"], 1);
         assert!(
             outcome.took > Duration::from_secs(1) && outcome.took < Duration::from_secs(5),
@@ -353,13 +315,7 @@ fn limits_of_time() {
         let busy = "while :; do echo busy; sleep 0.2; done";
         let outcome = environment
             .run(&["--env", &mark, "--timeout", "2", "--max-duration", "3"], &["bash", "-c", busy]);
-        assert_eq!(
-            (outcome.code, outcome.kind()),
-            (124, "timeout"),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        outcome.expect_code_and_kind(124, "timeout");
         assert!(
             outcome.took > Duration::from_secs(3) && outcome.took < Duration::from_secs(9),
             "{:?}",
@@ -391,15 +347,9 @@ os.kill(os.getpid(), signal.SIGSTOP)";
             let mark = unique_mark();
             // Time enough for a busy machine to get as far as not wanting to.
             let outcome = environment.run(&["--env", &mark, "--timeout", "3"], &["python3", "-c", program]);
-            assert_eq!(
-                (outcome.code, outcome.kind()),
-                (124, "idle_timeout"),
-                "{}: {:#}",
-                environment.name(),
-                outcome.result
-            );
+            outcome.expect_code_and_kind(124, "idle_timeout");
             assert!(outcome.took < Duration::from_secs(30), "{}: {:?}", environment.name(), outcome.took);
-            assert_eq!(outcome.result["exit_code"], 137, "{}: {:#}", environment.name(), outcome.result);
+            assert_eq!(outcome.result["exit_code"], 137, "{outcome}");
             is_complete(&outcome);
             expect_no_process_left(&mark, Duration::ZERO);
         }
@@ -416,32 +366,20 @@ for path in (os.environ['HOME'], os.environ['TMPDIR'], os.path.dirname(shutil.wh
         std::fs::write(environment.directory.join("destroy.py"), destroy).unwrap();
         let script = "python3 destroy.py; git log --oneline | wc -l; sh -c 'echo still here'";
         let outcome = environment.run_bash(script);
-        assert_eq!(
-            (outcome.code, outcome.printed()),
-            (0, "1\nstill here\n".to_string()),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!((outcome.code, outcome.printed()), (0, "1\nstill here\n".to_string()), "{outcome}");
         is_complete(&outcome);
         // Every process that is not itself.
         let script = "(sleep 60 &) ; git log > /dev/null & kill -9 -1 2>/dev/null; kill -9 1 2>/dev/null; kill -9 $PPID 2>/dev/null; echo alone";
         let outcome = environment.run_bash(script);
-        assert_eq!(
-            (outcome.code, outcome.printed()),
-            (0, "alone\n".to_string()),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!((outcome.code, outcome.printed()), (0, "alone\n".to_string()), "{outcome}");
         is_complete(&outcome);
         // Its own working directory.
         let outcome =
             environment.run_bash("rm -rf .[a-z]* * ; mkdir x && cd x && rmdir ../x; /bin/echo nowhere");
-        assert_eq!(outcome.printed(), "nowhere\n", "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.printed(), "nowhere\n", "{outcome}");
         // Rights taken away from its own directories: they are removed all the same.
         let outcome = environment.run_bash("mkdir -p $HOME/a/b $TMPDIR/c/d; touch $HOME/a/b/f $TMPDIR/c/d/f; chmod -R 0 $HOME/a $TMPDIR/c; echo closed");
-        assert_eq!(outcome.printed(), "closed\n", "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.printed(), "closed\n", "{outcome}");
         let run = outcome.transcript().parent().unwrap().to_path_buf();
         assert!(!run.join("home").exists(), "{}: the private home is still there", environment.name());
         assert_eq!(
@@ -457,15 +395,9 @@ for path in (os.environ['HOME'], os.environ['TMPDIR'], os.path.dirname(shutil.wh
 fn an_agent_that_closes_its_output_goes_on() {
     in_every_environment(|environment| {
         let outcome = environment.run_bash("echo first; exec >&- 2>&- <&-; sleep 0.3; touch went-on");
-        assert_eq!(
-            (outcome.code, outcome.printed()),
-            (0, "first\n".to_string()),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!((outcome.code, outcome.printed()), (0, "first\n".to_string()), "{outcome}");
         assert!(environment.directory.join("went-on").exists());
-        assert!(has_changed(&outcome, "went-on"), "{:#}", outcome.result);
+        assert!(has_changed(&outcome, "went-on"), "{outcome}");
     });
 }
 
@@ -476,13 +408,7 @@ fn daemons_end_with_the_command() {
         let mark = unique_mark();
         let script = "(setsid sleep 60 &); nohup setsid bash -c 'sleep 60; :' & disown; echo done";
         let outcome = environment.run(&["--env", &mark], &["bash", "-c", script]);
-        assert_eq!(
-            (outcome.code, outcome.printed()),
-            (0, "done\n".to_string()),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!((outcome.code, outcome.printed()), (0, "done\n".to_string()), "{outcome}");
         assert!(outcome.took < Duration::from_secs(60), "{}: {:?}", environment.name(), outcome.took);
         expect_no_process_left(&mark, Duration::ZERO);
     });
@@ -507,13 +433,7 @@ print(subprocess.run(['git', 'push'], stderr=subprocess.PIPE).stderr.count(b'Per
     in_every_environment(|environment| {
         std::fs::write(environment.directory.join("garbage.py"), script).unwrap();
         let outcome = environment.run(&["--timeout", "30"], &["python3", "garbage.py"]);
-        assert_eq!(
-            (outcome.code, outcome.printed()),
-            (0, "answered\n1\n".to_string()),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!((outcome.code, outcome.printed()), (0, "answered\n1\n".to_string()), "{outcome}");
         assert!(outcome.took < Duration::from_secs(20), "{}: {:?}", environment.name(), outcome.took);
         let told = events(&outcome).iter().filter(|event| event["event_type"] == "control.garbage").count();
         assert!(told >= 50, "{}: {told} of 150 are in the transcript", environment.name());
@@ -535,14 +455,13 @@ fn the_transcript_cannot_be_written() {
         assert_eq!((outcome.code, outcome.kind()), (125, "internal"), "{}: {outcome:?}", environment.name());
         assert!(
             outcome.result["error"].as_str().unwrap().contains("transcript cannot be written"),
-            "{:#}",
-            outcome.result
+            "{outcome}"
         );
         assert!(outcome.took < Duration::from_secs(60), "{}: {:?}", environment.name(), outcome.took);
         expect_no_process_left(&mark, Duration::ZERO);
     });
     if !is_root() {
-        eprintln!("SKIP: a full disk: only root can mount one");
+        skip("a full disk", "only root can mount one");
         return;
     }
     in_every_environment(|environment| {
@@ -614,15 +533,9 @@ fn the_shapes_of_json() {
         expected.sort_unstable();
         assert_eq!(fields(&outcome.result), expected, "{}", environment.name());
         assert_eq!((&outcome.result["tool"], &outcome.result["policy"]), (&json!("bash"), &json!("strict")));
-        assert_eq!(
-            outcome.result["denials"][0]["rule"],
-            "git.remote",
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!(outcome.result["denials"][0]["rule"], "git.remote", "{outcome}");
         assert_eq!(outcome.result["usage"]["refusals"], 1);
-        assert!(has_changed(&outcome, "made"), "{:#}", outcome.result);
+        assert!(has_changed(&outcome, "made"), "{outcome}");
 
         let outcome = environment.run_to_end(
             environment.guard_run(&["--stream-json"], &["bash", "-c", "echo out; echo err >&2"]),
@@ -654,7 +567,7 @@ fn the_shapes_of_json() {
             environment.guard_run(&["--stream-json"], &["bash", "-c", "seq 20000; touch finished"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
-        collect_outcome(child, b"", Instant::now());
+        environment.collect_outcome(child, Instant::now());
         assert!(environment.directory.join("finished").exists(), "{}", environment.name());
     });
 }
@@ -722,13 +635,7 @@ fn two_runs_at_once_in_one_folder() {
             (one.join().unwrap(), two.join().unwrap())
         });
         for (outcome, printed) in [(&one, "one\n"), (&two, "two\n")] {
-            assert_eq!(
-                (outcome.code, outcome.printed()),
-                (0, printed.to_string()),
-                "{}: {:#}",
-                environment.name(),
-                outcome.result
-            );
+            assert_eq!((outcome.code, outcome.printed()), (0, printed.to_string()), "{outcome}");
             is_complete(outcome);
         }
         assert_ne!(one.result["run_id"], two.result["run_id"]);
@@ -755,13 +662,7 @@ fn strange_words() {
         std::fs::set_permissions(&strange, std::fs::Permissions::from_mode(0o777)).unwrap();
         let outcome = environment
             .run(&["--dir", strange.to_str().unwrap()], &["sh", "-c", "echo x > f && cat f && pwd"]);
-        assert_eq!(
-            outcome.printed(),
-            format!("x\n{}\n", strange.display()),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!(outcome.printed(), format!("x\n{}\n", strange.display()), "{outcome}");
         let long = "x".repeat(120_000);
         let outcome = environment.run(&[], &["bash", "-c", "echo ${#1}", "bash", &long]);
         assert_eq!(outcome.printed(), "120000\n", "{}: {}", environment.name(), outcome.kind());
@@ -857,12 +758,7 @@ fn too_few_processes_for_guard_itself() {
                 environment.name(),
                 outcome.took
             );
-            assert!(
-                outcome.code == 0 || outcome.result["error"].is_string(),
-                "{}, {room}: {}",
-                environment.name(),
-                outcome.error
-            );
+            assert!(outcome.code == 0 || outcome.result["error"].is_string(), "{room}: {outcome}");
             kinds.insert(outcome.code);
             expect_no_process_left(&mark, Duration::from_secs(5));
         }
@@ -895,10 +791,10 @@ fn a_first_process_that_is_stopped() {
         let first: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
         kill(Pid::from_raw(first), Signal::SIGSTOP).unwrap();
         kill(Pid::from_raw(guard as i32), Signal::SIGTERM).unwrap();
-        let outcome = collect_outcome(child, b"", started);
+        let outcome = environment.collect_outcome(child, started);
         expect_no_process_left(&mark, Duration::ZERO);
         assert!(outcome.took < Duration::from_secs(60), "{}: {:?}", environment.name(), outcome.took);
-        assert_eq!(outcome.result["success"], false, "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.result["success"], false, "{outcome}");
         is_complete(&outcome);
     });
 }

@@ -24,13 +24,7 @@ fn silence_is_not_idleness() {
     in_every_environment_at_once(|environment| {
         for (name, script) in idle {
             let outcome = environment.run(&options("60"), &["bash", "-c", script]);
-            assert_eq!(
-                (outcome.code, outcome.kind()),
-                (124, "idle_timeout"),
-                "{}: {name}: {:#}",
-                environment.name(),
-                outcome.result
-            );
+            assert_eq!((outcome.code, outcome.kind()), (124, "idle_timeout"), "{name}: {outcome}");
             let error = outcome.result["error"].as_str().unwrap();
             assert_eq!(
                 error,
@@ -43,13 +37,7 @@ fn silence_is_not_idleness() {
     in_two_environments(|environment| {
         for (name, script) in busy {
             let outcome = environment.run(&options("7"), &["bash", "-c", script]);
-            assert_eq!(
-                (outcome.code, outcome.kind()),
-                (124, "timeout"),
-                "{}: {name}: {:#}",
-                environment.name(),
-                outcome.result
-            );
+            assert_eq!((outcome.code, outcome.kind()), (124, "timeout"), "{name}: {outcome}");
         }
     });
 }

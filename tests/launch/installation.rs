@@ -8,7 +8,7 @@ use std::process::Command;
 
 use guard::launch::discover::program_files::installation;
 
-use crate::support::Scratch;
+use crate::support::{Scratch, skip};
 
 fn needs(program: &Path, home: &Path, path: &[PathBuf]) -> Vec<PathBuf> {
     let path =
@@ -220,7 +220,7 @@ fn a_real_virtual_environment() {
     let made =
         Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(home.0.join("venv")).output();
     if !made.is_ok_and(|output| output.status.success()) {
-        println!("SKIP: python3 -m venv does not work here");
+        skip("a virtual environment", "python3 -m venv does not work here");
         return;
     }
     let python = home.0.join("venv/bin/python");
@@ -239,7 +239,7 @@ fn real_programs_of_this_machine() {
         let Some(program) =
             std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
         else {
-            println!("SKIP: no {name} here");
+            skip(name, "it is not installed; scripts/test installs it");
             continue;
         };
         let found = installation(&program, &home, &path, &[]);

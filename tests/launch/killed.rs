@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Random, TestEnvironment, collect_outcome, expect_no_process_left, first_child,
-    in_every_environment_at_once, marked_processes, unique_mark,
+    Random, TestEnvironment, expect_no_process_left, first_child, in_every_environment_at_once,
+    marked_processes, unique_mark,
 };
 
 /// How often, over all worlds.
@@ -123,7 +123,7 @@ fn the_agent_is_killed_while_it_begins() {
                 std::hint::spin_loop();
             }
             kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
-            let outcome = collect_outcome(child, b"", started);
+            let outcome = environment.collect_outcome(child, started);
             expect_no_process_left(&mark, Duration::ZERO);
             assert_eq!(outcome.result["success"], false, "{}: {outcome:?}", environment.name());
             let error = outcome.result["error"].as_str().unwrap_or_default();
@@ -149,9 +149,9 @@ fn the_first_process_is_killed() {
                 std::thread::sleep(Duration::from_millis(20));
             }
             kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
-            let outcome = collect_outcome(child, b"", started);
+            let outcome = environment.collect_outcome(child, started);
             expect_no_process_left(&mark, Duration::ZERO);
-            assert_ne!(outcome.code, 0, "{}: {:#}", environment.name(), outcome.result);
+            assert_ne!(outcome.code, 0, "{outcome}");
             assert_eq!(outcome.result["success"], false, "{}: {outcome:?}", environment.name());
             assert!(
                 !outcome.result["error"].as_str().unwrap_or_default().is_empty(),
@@ -167,13 +167,7 @@ fn the_first_process_is_killed() {
             let transcript = outcome.transcript();
             if wait == 300 {
                 // The agent was at work: a result, and its end is written down.
-                assert_eq!(
-                    (outcome.code, outcome.kind()),
-                    (125, "internal"),
-                    "{}: {:#}",
-                    environment.name(),
-                    outcome.result
-                );
+                outcome.expect_code_and_kind(125, "internal");
                 assert_eq!(check(&transcript).unwrap().outcome, Outcome::Complete, "{}", environment.name());
             }
         }
@@ -192,13 +186,7 @@ fn a_supervisor_that_panics_ends_its_run() {
         command.env("GUARD_TEST_PANIC_AT", program);
         let outcome = environment.run_to_end(command, b"");
         expect_no_process_left(&mark, Duration::ZERO);
-        assert_eq!(
-            (outcome.code, outcome.kind()),
-            (125, "internal"),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        outcome.expect_code_and_kind(125, "internal");
         let error = outcome.result["error"].as_str().unwrap_or_default();
         assert!(error.contains("supervisor failed"), "{}: {outcome:?}", environment.name());
         assert!(outcome.took < Duration::from_secs(20), "{}: {:?}", environment.name(), outcome.took);

@@ -18,7 +18,7 @@ fn run(environment: &TestEnvironment, home: &PathBuf, command: &[&str]) -> RunOu
     let mut guard = environment.guard_run(&["--json"], command);
     guard.env("HOME", home);
     let outcome = environment.run_to_end(guard, b"");
-    assert_eq!(outcome.code, 0, "{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+    outcome.expect_code(0);
     let folder = outcome.transcript();
     for left in ["links", "home", "layers"] {
         assert!(!folder.with_file_name(left).exists(), "{}: {left} is left", environment.name());
@@ -92,7 +92,7 @@ fn folders_that_nothing_is_added_to_are_one_link() {
             let mut guard = environment.guard_run(&[&["--json"], options].concat(), &["./cargo"]);
             guard.env("HOME", &home);
             let outcome = environment.run_to_end(guard, b"");
-            assert_eq!(outcome.code, 0, "{}: {:#}\n{}", environment.name(), outcome.result, outcome.error);
+            outcome.expect_code(0);
             outcome.printed()
         };
         let layered = "folder\nfolder\nunpacked\n";

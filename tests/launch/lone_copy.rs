@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::support::{RunOutcome, TestEnvironment, guard_program, in_two_environments, one_environment};
+use crate::support::{
+    RunOutcome, TestEnvironment, guard_program, in_two_environments, one_environment, skip_unsupported,
+};
 
 /// A copy of guard, alone in its directory.
 fn lone_copy(environment: &TestEnvironment) -> PathBuf {
@@ -71,10 +73,9 @@ fn missing_shims_are_told_and_refusals_stay() {
         assert_eq!(
             (outcome.code, &outcome.result["enforcement"]["shims"]),
             (126, &false.into()),
-            "{:#}",
-            outcome.result
+            "{outcome}"
         );
-        assert!(lines(outcome)[0].ends_with("/git"), "{:#}", outcome.result);
+        assert!(lines(outcome)[0].ends_with("/git"), "{outcome}");
     };
     without(&environment.run(&["--no-shims"], &["bash", "script"]));
     // People are told too.
@@ -96,7 +97,7 @@ fn missing_shims_are_told_and_refusals_stay() {
     std::fs::create_dir_all(environment.runs_directory().ancestors().nth(2).unwrap()).unwrap();
     let outcome = environment.run_to_end(guard, b"");
     if outcome.error.contains("unshare") || outcome.error.contains("mount:") {
-        eprintln!("SKIP: a state directory that is mounted noexec: {}", outcome.error);
+        skip_unsupported("a state directory that is mounted noexec", &outcome.error);
         return;
     }
     without(&outcome);

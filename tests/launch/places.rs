@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::support::{TestEnvironment, in_every_environment, is_root, make_program};
+use crate::support::{TestEnvironment, in_every_environment, is_root, make_program, skip};
 
 /// A directory below a directory of the system; removed at the end.
 struct Below(PathBuf);
@@ -41,7 +41,7 @@ echo x | tee ../beside
 #[test]
 fn a_repository_below_a_system_directory_is_written() {
     if !is_root() {
-        eprintln!("SKIP: only root makes directories below /opt");
+        skip("a repository below /opt", "only root can make one");
         return;
     }
     in_every_environment(|environment| {
@@ -106,12 +106,6 @@ fn programs_on_path_run_wherever_they_are() {
         guard.env("PATH", std::env::join_paths(path).unwrap());
         let outcome = environment.run_to_end(guard, b"");
         std::fs::remove_dir_all(&versions).unwrap();
-        assert_eq!(
-            outcome.printed(),
-            "data of tool-one\ndata of tool-two\n",
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!(outcome.printed(), "data of tool-one\ndata of tool-two\n", "{outcome}");
     });
 }

@@ -89,26 +89,20 @@ fn programs_that_an_agent_could_have_written_are_not_started() {
         assert_eq!(planted.outcome(), "", "{}", problem());
         assert_eq!((outcome.code, outcome.printed().as_str()), (0, "HELLO\n"), "{}", problem());
         let outcome = planted.guard(environment, &repository, &["worktree", "list"]);
-        assert_eq!(
-            (outcome.code, planted.outcome().as_str()),
-            (0, ""),
-            "{}: {}",
-            environment.name(),
-            outcome.error
-        );
+        assert_eq!((outcome.code, planted.outcome().as_str()), (0, ""), "{outcome}");
         // The package manager that is asked where it fetches from.
         let plain = planted.root.join("plain");
         let node =
             ["run", "--json", "--namespaces", namespaces, "--in-place", "--preset", "node", "--", "true"];
         let outcome = planted.guard(environment, &plain, &node);
-        assert_eq!(planted.outcome(), "", "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(planted.outcome(), "", "{outcome}");
         // A program that prints a key: by its name it is looked for like all others.
         let config = planted.root.join("config/guard/config.toml");
         std::fs::write(&config, "[gateway.gemini]\nkey_command = [\"printkey\"]\n").unwrap();
         let keyed =
             ["run", "--json", "--namespaces", namespaces, "--in-place", "--preset", "gemini", "--", "true"];
         let outcome = planted.guard(environment, &plain, &keyed);
-        assert_eq!(planted.outcome(), "", "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(planted.outcome(), "", "{outcome}");
         let words = format!("{}{}", outcome.result, outcome.error);
         assert!(
             words.contains("no `printkey` in PATH that guard can trust"),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use guard::launch::discover::registries::{Registries, Tool, find_registries, find_registries_with};
 
-use crate::support::make_program;
+use crate::support::{make_program, skip};
 
 /// A home, an `/etc` and a directory of programs.
 struct Place(PathBuf);
@@ -383,7 +383,7 @@ fn the_real_tools() {
         let is_there = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
             .any(|folder| folder.join(program).is_file());
         if !is_there {
-            eprintln!("SKIP: {program} is not installed");
+            skip(program, "it is not installed; scripts/test installs it");
             continue;
         }
         let found = find_registries(tool, home.as_deref(), &isolated);

@@ -178,7 +178,7 @@ fn what_cannot_be_searched_or_protected_is_refused() {
         // The working directory is itself a repository.
         let bare = projects.directory.join("three.git");
         let outcome = environment.run(&["--dir", bare.to_str().unwrap()], &["touch", "ran"]);
-        assert_eq!(outcome.code, 125, "{}: {:#}", environment.name(), outcome.result);
+        outcome.expect_code(125);
         assert!(!bare.join("ran").exists());
         // Deeper than guard looks.
         environment.run_outside(
@@ -186,17 +186,13 @@ fn what_cannot_be_searched_or_protected_is_refused() {
         );
         let empty = projects.directory.with_file_name("empty");
         let outcome = environment.run(&["--dir", empty.to_str().unwrap()], &["touch", "ran"]);
-        assert_eq!(outcome.code, 125, "{}: {:#}", environment.name(), outcome.result);
+        outcome.expect_code(125);
         let error = outcome.result["error"].as_str().unwrap_or_default();
         assert!(error.contains("levels deep"), "{error}");
         let options = ["--dir", empty.to_str().unwrap(), "--allow-unprotected-repositories"];
         let outcome = environment.run(&options, &["touch", "ran"]);
-        assert_eq!(outcome.code, 0, "{}: {:#}", environment.name(), outcome.result);
-        assert!(
-            kinds(&outcome.result).iter().any(|(kind, _)| kind == "repository.unseen"),
-            "{:#}",
-            outcome.result
-        );
+        outcome.expect_code(0);
+        assert!(kinds(&outcome.result).iter().any(|(kind, _)| kind == "repository.unseen"), "{outcome}");
     });
 }
 

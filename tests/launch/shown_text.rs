@@ -55,11 +55,7 @@ fn nothing_hidden_reaches_the_reader_of_guards_own_lines() {
         for wanted in ["said", "started", "refused"] {
             assert!(log.contains(wanted), "{name}: {log}");
         }
-        assert!(
-            outcome.error.contains("refused") && outcome.error.contains("made"),
-            "{name}: {}",
-            outcome.error
-        );
+        assert!(outcome.error.contains("refused") && outcome.error.contains("made"), "{name}: {outcome}");
         for (what, text) in [("the log", &log), ("the summary", &outcome.error)] {
             let found: Vec<String> = text
                 .chars()

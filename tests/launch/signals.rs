@@ -13,26 +13,27 @@ use nix::unistd::Pid;
 
 use super::faults::is_complete;
 use crate::support::{
-    RunOutcome, TestEnvironment, collect_outcome, expect_no_process_left, in_every_environment,
-    in_every_environment_at_once, make_program, unique_mark,
+    RunOutcome, TestEnvironment, expect_no_process_left, in_every_environment, in_every_environment_at_once,
+    make_program, unique_mark,
 };
 
 /// A run that was started and said that it is ready.
-struct Ready {
+struct Ready<'e> {
+    environment: &'e TestEnvironment,
     child: std::process::Child,
     mark: String,
     started: Instant,
     rest: BufReader<std::process::ChildStdout>,
 }
 
-impl Ready {
+impl<'e> Ready<'e> {
     /// Starts a script that says `ready` when it is.
-    fn new(environment: &TestEnvironment, script: &str) -> Self {
+    fn new(environment: &'e TestEnvironment, script: &str) -> Self {
         Self::ignoring(environment, "", script)
     }
 
     /// The same where whoever starts guard lets it ignore these signals.
-    fn ignoring(environment: &TestEnvironment, signals: &str, script: &str) -> Self {
+    fn ignoring(environment: &'e TestEnvironment, signals: &str, script: &str) -> Self {
         let mark = unique_mark();
         let mut command = environment.guard_ignoring_signals(signals);
         command.args(
@@ -50,7 +51,7 @@ impl Ready {
                 environment.name()
             );
         }
-        Self { child, mark, started, rest }
+        Self { environment, child, mark, started, rest }
     }
 
     fn signal(&self, signal: Signal) {
@@ -61,7 +62,7 @@ impl Ready {
     fn end(mut self) -> RunOutcome {
         let mut output = Vec::new();
         self.rest.read_to_end(&mut output).unwrap();
-        let mut outcome = collect_outcome(self.child, b"", self.started);
+        let mut outcome = self.environment.collect_outcome(self.child, self.started);
         let last = output.trim_ascii_end().rsplit(|&byte| byte == b'\n').next().unwrap();
         outcome.result = serde_json::from_slice(last).unwrap_or_default();
         expect_no_process_left(&self.mark, Duration::ZERO);
@@ -77,13 +78,7 @@ fn signals_reach_the_agent() {
             let run = Ready::new(environment, "echo ready; exec sleep 60");
             run.signal(signal);
             let outcome = run.end();
-            assert_eq!(
-                (outcome.code, outcome.kind()),
-                (code, "cancelled"),
-                "{} {signal}: {:#}",
-                environment.name(),
-                outcome.result
-            );
+            assert_eq!((outcome.code, outcome.kind()), (code, "cancelled"), "{signal}: {outcome}");
             assert!(
                 outcome.took < Duration::from_secs(4),
                 "{} {signal}: {:?}",
@@ -96,13 +91,7 @@ fn signals_reach_the_agent() {
             let run = Ready::new(environment, &tidy);
             run.signal(signal);
             let outcome = run.end();
-            assert_eq!(
-                (outcome.code, outcome.kind()),
-                (9, "cancelled"),
-                "{} {signal}: {:#}",
-                environment.name(),
-                outcome.result
-            );
+            assert_eq!((outcome.code, outcome.kind()), (9, "cancelled"), "{signal}: {outcome}");
             assert_eq!(outcome.printed(), "ready\ntidied\n", "{} {signal}", environment.name());
             assert_eq!(outcome.result["success"], false);
             is_complete(&outcome);
@@ -123,13 +112,7 @@ fn a_second_signal_ends_it_at_once() {
         run.signal(Signal::SIGINT);
         let outcome = run.end();
         assert!(asked.elapsed() < Duration::from_secs(2), "{}: {:?}", environment.name(), asked.elapsed());
-        assert_eq!(
-            (outcome.code, outcome.kind()),
-            (137, "cancelled"),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        outcome.expect_code_and_kind(137, "cancelled");
         is_complete(&outcome);
     });
 }
@@ -142,19 +125,13 @@ fn who_is_not_to_hear_of_a_signal_does_not() {
             run.signal(signal);
         }
         let outcome = run.end();
-        assert_eq!((outcome.code, outcome.kind()), (0, ""), "{}: {:#}", environment.name(), outcome.result);
+        outcome.expect_code_and_kind(0, "");
         assert_eq!(outcome.printed(), "ready\ndone\n", "{}", environment.name());
         // Who asks it to end is heard.
         let run = Ready::ignoring(environment, "HUP,TERM", "echo ready; exec sleep 60");
         run.signal(Signal::SIGTERM);
         let outcome = run.end();
-        assert_eq!(
-            (outcome.code, outcome.kind()),
-            (143, "cancelled"),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        outcome.expect_code_and_kind(143, "cancelled");
     });
 }
 
@@ -193,7 +170,7 @@ fn a_worktree_that_is_being_made_is_undone() {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 kill(Pid::from_raw(child.id() as i32), signal).unwrap();
-                let outcome = collect_outcome(child, b"", started);
+                let outcome = environment.collect_outcome(child, started);
                 assert_eq!(
                     (outcome.code, outcome.kind()),
                     (code, "cancelled"),
@@ -247,21 +224,15 @@ fn a_key_while_commits_are_received_loses_none() {
                 panic!(
                     "{}: nothing is received: {:#}",
                     environment.name(),
-                    collect_outcome(child, b"", started).result
+                    environment.collect_outcome(child, started).result
                 );
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         kill(Pid::from_raw(-(child.id() as i32)), Signal::SIGINT).unwrap();
-        let outcome = collect_outcome(child, b"", started);
-        assert_eq!((outcome.code, outcome.kind()), (0, ""), "{}: {:#}", environment.name(), outcome.result);
-        assert_eq!(
-            outcome.result["commits"].as_array().map(Vec::len),
-            Some(1),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        let outcome = environment.collect_outcome(child, started);
+        outcome.expect_code_and_kind(0, "");
+        assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{outcome}");
         let subjects = environment.run_outside("git -C repository log --format=%s task/work");
         assert_eq!(subjects, "more\nfirst\n", "{}", environment.name());
     });

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use guard::launch::discover::toolchains::{Layer, Toolchain, detect};
 use guard::policy::{Caches, TOOLCHAINS};
 
-use crate::support::Scratch;
+use crate::support::{Scratch, skip, skip_unsupported};
 
 fn all() -> Vec<String> {
     TOOLCHAINS.map(str::to_string).to_vec()
@@ -339,7 +339,7 @@ fn folders_that_cannot_be_read_are_not_there() {
     let home = full_home();
     std::fs::set_permissions(home.0.join("sdk"), std::fs::Permissions::from_mode(0o000)).unwrap();
     if std::fs::read_dir(home.0.join("sdk")).is_ok() {
-        println!("SKIP: this user can read everything");
+        skip_unsupported("a directory that cannot be read", "this user can read everything");
     } else {
         assert!(!reaches(&found(&home.0, &[]), &home.0.join("sdk/go1.22/bin/go")));
     }
@@ -365,7 +365,7 @@ fn a_real_rustup_works_from_a_private_home() {
     let rustc = home.join(".cargo/bin/rustc");
     let Some(rust) = found.iter().find(|toolchain| toolchain.name == "rust").filter(|_| rustc.is_file())
     else {
-        println!("SKIP: no rustup in this home");
+        skip("rustup from a private home", "there is no rustup in this home");
         return;
     };
     let private = Scratch::new("private");

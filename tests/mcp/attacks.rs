@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::server::{Answer, Served, hello};
 use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Turn};
-use crate::support::{is_root, one_environment, peak_memory, wait_until};
+use crate::support::{is_root, one_environment, peak_memory, skip, wait_until};
 
 /// The headers with some others in their place.
 fn headers(server: &Served, changes: &[(&str, Option<&str>)]) -> Vec<(String, String)> {
@@ -172,7 +172,7 @@ fn the_token_is_its_owners() {
         let said = String::from_utf8_lossy(&read.stderr).into_owned();
         assert!(!read.status.success() && read.stdout.is_empty() && said.contains("denied"), "{said}");
     } else {
-        eprintln!("SKIP: another user reads the token: the tests did not begin as root");
+        skip("another user reads the token", "the tests were not started by root");
     }
     // Nor does the agent that it lets ask get it.
     symlink(&server.token_file, environment.directory.join("guard-token-file")).unwrap();

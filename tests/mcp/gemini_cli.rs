@@ -33,7 +33,7 @@ fn add_and_list(environment: &TestEnvironment, gemini: &Gemini, words: &[&str]) 
     let mut add = cli(environment, gemini);
     add.args(["mcp", "add", "--scope", "user"]).args(words);
     let outcome = environment.run_to_end(add, b"");
-    assert_eq!(outcome.code, 0, "{}", outcome.error);
+    outcome.expect_code(0);
     let settings =
         std::fs::read_to_string(environment.temporary_directory().join("home/.gemini/settings.json"))
             .unwrap();

@@ -10,7 +10,7 @@ use super::server::{Served, using};
 use super::{client, hold_to_schema, is_running, python, sound, tour};
 use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Part, Turn};
-use crate::support::{TestEnvironment, collect_outcome, guard_program, one_environment, wait_until};
+use crate::support::{TestEnvironment, guard_program, one_environment, wait_until};
 
 fn silence() -> Turn {
     Turn::Silent(vec![Part::Text("Well".to_string())])
@@ -54,7 +54,7 @@ fn the_official_client_cancels_by_word_and_by_tool() {
     wait_until("the agent asks", || api.questions().len() == 1);
     assert!(is_running(&environment));
     drop(input);
-    let outcome = collect_outcome(child, b"", started);
+    let outcome = environment.collect_outcome(child, started);
     let seen = sound(&outcome);
     assert_eq!(seen["report"]["result"]["error_kind"], "cancelled", "{seen:#}");
     assert!(!is_running(&environment));
@@ -153,8 +153,8 @@ fn it_listens_on_loopback_only_and_reads_a_secret_file_only() {
         let mut command = environment.command(guard_program());
         command.args(["mcp", "--root"]).arg(&environment.directory).args(options);
         let outcome = environment.run_to_end(command, b"");
-        assert_eq!(outcome.code, 2, "{options:?}: {}", outcome.error);
-        assert!(outcome.error.contains("hint:") || outcome.error.contains("error:"), "{}", outcome.error);
+        assert_eq!(outcome.code, 2, "{options:?}: {outcome}");
+        assert!(outcome.error.contains("hint:") || outcome.error.contains("error:"), "{outcome}");
         outcome.error
     };
     for address in ["0.0.0.0:0", "[::]:0", "10.0.0.1:80", "[::ffff:127.0.0.1]:0", "192.168.0.1:1"] {

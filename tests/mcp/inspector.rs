@@ -28,7 +28,7 @@ fn says(environment: &TestEnvironment, target: &[String], words: &[&str]) -> Opt
     let outcome = environment.run_to_end(command, b"");
     let said =
         serde_json::from_slice(&outcome.output).unwrap_or(json!(String::from_utf8_lossy(&outcome.output)));
-    assert!(!said.is_null(), "{}", outcome.error);
+    assert!(!said.is_null(), "{outcome}");
     Some((outcome.code, said))
 }
 

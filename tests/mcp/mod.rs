@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::egress::gemini::Gemini;
-use crate::support::{RunOutcome, TestEnvironment, guard_program};
+use crate::support::{RunOutcome, TestEnvironment, guard_program, skip};
 
 /// Python with the official client, as `scripts/test` installs it.
 fn python() -> Option<PathBuf> {
@@ -23,7 +23,7 @@ fn python() -> Option<PathBuf> {
 fn installed(path: &str, name: &str) -> Option<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(path);
     if !file.exists() {
-        eprintln!("SKIP: {name} is not installed; scripts/test does it");
+        skip(name, "it is not installed; scripts/test installs it");
         return None;
     }
     Some(file)

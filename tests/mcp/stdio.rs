@@ -9,7 +9,7 @@ use super::server::{Piped, hello, using};
 use super::{agents, client, hold_to_schema, is_running, python, sound, tour};
 use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Part, Turn};
-use crate::support::{TestEnvironment, collect_outcome, one_environment, wait_until};
+use crate::support::{TestEnvironment, one_environment, wait_until};
 
 fn silence() -> Turn {
     Turn::Silent(vec![Part::Text("Well".to_string())])
@@ -47,7 +47,7 @@ fn the_official_client_cancels() {
     wait_until("the agent asks", || api.questions().len() == 1);
     assert!(is_running(&environment));
     drop(input);
-    let outcome = collect_outcome(child, b"", started);
+    let outcome = environment.collect_outcome(child, started);
     let seen = sound(&outcome);
     assert_eq!(seen["report"]["result"]["error_kind"], "cancelled", "{seen:#}");
     hold_to_schema(&seen["tools"], "guard_report", &seen["report"]);
@@ -82,8 +82,8 @@ fn nothing_is_left_when_the_official_client_goes_away() {
     wait_until("the agent asks", || api.questions().len() == 1);
     assert!(is_running(&environment));
     drop(input);
-    let outcome = collect_outcome(child, b"", started);
-    assert!(outcome.result["call"].is_string(), "{}", outcome.error);
+    let outcome = environment.collect_outcome(child, started);
+    assert!(outcome.result["call"].is_string(), "{outcome}");
     wait_until("the run ends", || !is_running(&environment));
 }
 

@@ -195,7 +195,7 @@ fn pipes_and_other_places() {
     fixture.environment.run_outside("cd repository && echo x > docs && git add docs && git commit -qm docs");
     let outcome = fixture.task(&["--name", "x", "Do it."]);
     assert_eq!(outcome.code, 2, "{}", describe_task(&outcome));
-    assert!(outcome.error.contains("`docs` is not a directory"), "{}", outcome.error);
+    assert!(outcome.error.contains("`docs` is not a directory"), "{outcome}");
     assert_eq!(fixture.git("for-each-ref refs/heads/task/"), "");
 }
 

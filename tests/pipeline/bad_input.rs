@@ -243,15 +243,14 @@ fn requests_and_repositories() {
         (vec!["show", "odd"], "matches the id `odd`"),
     ] {
         let outcome = fixture.about(&arguments);
-        assert_eq!(outcome.code, 2, "{arguments:?}: {}", outcome.error);
+        assert_eq!(outcome.code, 2, "{arguments:?}: {outcome}");
         assert!(
             outcome.error.contains(wanted) && outcome.error.contains("hint:"),
-            "{arguments:?}: {}",
-            outcome.error
+            "{arguments:?}: {outcome}"
         );
     }
     let outcome = fixture.about(&["x", "--branch-prefix", "feature"]);
-    assert!(outcome.code == 2 && outcome.error.contains("end in `/`"), "{}", outcome.error);
+    assert!(outcome.code == 2 && outcome.error.contains("end in `/`"), "{outcome}");
     let long = "x ".repeat(58_000);
     assert!(fixture.about(&[&long]).error.contains("at most"));
     fixture.git("branch task/taken");
@@ -261,7 +260,7 @@ fn requests_and_repositories() {
     fixture.environment.run_outside("cd repository && git checkout -q --detach && echo mine >> tracked");
     let outcome = fixture.task(&["--name", "x", "Do it."]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
-    assert!(outcome.error.contains("not committed"), "{}", outcome.error);
+    assert!(outcome.error.contains("not committed"), "{outcome}");
     assert_eq!(fixture.environment.run_outside("cat repository/tracked"), "first\nmine\n");
     fixture.environment.run_outside("git init -q -b main unborn");
     // Beside the tests' own directories, which lie in a repository.
@@ -273,7 +272,7 @@ fn requests_and_repositories() {
         let mut command = fixture.command(&["x", "--dir"]);
         command.arg(&folder);
         let outcome = fixture.environment.run_to_end(command, b"");
-        assert_eq!(outcome.code, 2, "{}", outcome.error);
+        outcome.expect_code(2);
         assert!(outcome.error.contains(wanted), "{}: {}", folder.display(), outcome.error);
     }
 }

@@ -178,12 +178,12 @@ fn rounds_of_a_step_and_bad_bounds() {
         (["--max-minutes", "nan"], "not negative"),
     ] {
         let outcome = bounded.run(&[&["--name", "y", "Do it."][..], &bound].concat());
-        assert_eq!(outcome.code, 2, "{}", outcome.error);
-        assert!(outcome.error.contains(wanted), "{bound:?}: {}", outcome.error);
+        outcome.expect_code(2);
+        assert!(outcome.error.contains(wanted), "{bound:?}: {outcome}");
     }
     let outcome = bounded.run(&["resume", "--rounds", "pln=2"]);
-    assert_eq!(outcome.code, 2, "{}", outcome.error);
-    assert!(outcome.error.contains("no step `pln`"), "{}", outcome.error);
+    outcome.expect_code(2);
+    assert!(outcome.error.contains("no step `pln`"), "{outcome}");
 }
 
 /// Ended by a signal in the middle of a step: what was used before it counts once.

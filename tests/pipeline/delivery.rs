@@ -116,7 +116,7 @@ fn a_base_that_is_not_protected() {
     let (fixture, server) = (fixture(), github(false));
     let outcome = task(&fixture, &server, &["--name", "x", "--require-protection", "Add a toggle."]);
     assert_eq!(outcome.code, 2, "{}", describe_task(&outcome));
-    assert!(outcome.error.contains("is not protected"), "{}", outcome.error);
+    assert!(outcome.error.contains("is not protected"), "{outcome}");
     assert_eq!(fixture.git("for-each-ref refs/heads/task/"), "");
     // Without the option it is a warning; a GitHub that does not answer is one too, and no reason to stop.
     let outcome = task(&fixture, &server, &["--name", "y", "--gate", "plan=human", "Add a toggle."]);

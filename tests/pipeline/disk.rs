@@ -37,7 +37,7 @@ fn is_told(outcome: &RunOutcome, words: &[&str]) {
         "{}",
         describe_task(outcome)
     );
-    assert!(!outcome.error.contains("panicked"), "{}", outcome.error);
+    assert!(!outcome.error.contains("panicked"), "{outcome}");
 }
 
 /// The state's disk is full, a little less full, and at last has room again.
@@ -50,7 +50,7 @@ fn no_room_for_the_state() {
     disk.fill(0);
     let outcome = fixture.task(&REQUEST);
     assert_eq!(outcome.code, 2, "{}", describe_task(&outcome));
-    assert!(outcome.error.contains("the task was not started"), "{}", outcome.error);
+    assert!(outcome.error.contains("the task was not started"), "{outcome}");
     disk.free();
     assert_eq!(fixture.about(&["list", "--json"]).result.as_array().map(Vec::len), Some(0));
     assert_eq!(fixture.git("for-each-ref refs/heads/task/"), "");

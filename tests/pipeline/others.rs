@@ -69,8 +69,8 @@ fn a_worktree_that_is_removed() {
         fixture.environment.run_outside(&format!("rm -rf {worktree}"));
     });
     assert_eq!(outcome.code, 2, "{}", describe_task(&outcome));
-    assert!(outcome.error.contains("is no longer a worktree of the repository"), "{}", outcome.error);
-    assert!(outcome.error.contains("hint: `guard task resume` creates it again"), "{}", outcome.error);
+    assert!(outcome.error.contains("is no longer a worktree of the repository"), "{outcome}");
+    assert!(outcome.error.contains("hint: `guard task resume` creates it again"), "{outcome}");
     let outcome = fixture.about(&["resume", "--stream-json"]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
     // A person has decided, and then it cannot go on.
@@ -80,8 +80,8 @@ fn a_worktree_that_is_removed() {
     assert_eq!(fixture.about(&["approve", &id]).code, 0);
     fixture.environment.run_outside("rm -rf .worktrees && echo > .worktrees");
     let outcome = fixture.about(&["resume", &id]);
-    assert_eq!(outcome.code, 2, "{}", outcome.error);
-    assert!(outcome.error.contains("hint:"), "{}", outcome.error);
+    outcome.expect_code(2);
+    assert!(outcome.error.contains("hint:"), "{outcome}");
     fixture.environment.run_outside("rm .worktrees");
     let outcome = fixture.about(&["resume", &id, "--stream-json"]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
@@ -149,21 +149,19 @@ fn a_state_that_cannot_be_written() {
         let mut command = fixture.command(&["--name", "x", "Do it.", "--agent-command"]);
         command.arg(fixture.agent()).env("XDG_STATE_HOME", state);
         let outcome = fixture.environment.run_to_end(command, b"");
-        assert_eq!(outcome.code, 2, "{}", outcome.error);
+        outcome.expect_code(2);
         assert!(
             outcome.error.contains("the task was not started") && !outcome.error.contains("task resume"),
-            "{}",
-            outcome.error
+            "{outcome}"
         );
         assert_eq!(fixture.git("for-each-ref refs/heads/task/"), "");
         let mut command = fixture.command(&["list"]);
         command.env("XDG_STATE_HOME", state);
         let outcome = fixture.environment.run_to_end(command, b"");
-        assert_eq!(outcome.code, 2, "{}", outcome.error);
+        outcome.expect_code(2);
         assert!(
             outcome.error.contains("hint: no work is lost; guard stores tasks below $XDG_STATE_HOME"),
-            "{}",
-            outcome.error
+            "{outcome}"
         );
     }
 }

@@ -81,7 +81,7 @@ fn the_status_of_each_step_is_shown_without_a_terminal() {
     command.arg(fixture.agent());
     let outcome = fixture.environment.run_to_end(command, b"");
     let output = String::from_utf8_lossy(&outcome.output).into_owned();
-    assert_eq!(outcome.code, 0, "{output}{}", outcome.error);
+    assert_eq!(outcome.code, 0, "{output}: {outcome}");
     let steps: Vec<&str> = output.lines().filter(|line| line.contains("]... ")).collect();
     let expected = [
         "PLANNING",

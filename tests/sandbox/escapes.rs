@@ -17,7 +17,8 @@ use super::race::lost;
 use super::{Boundary, Report};
 use crate::support::{
     ORDINARY, SandboxConfiguration, SandboxFixture, SandboxUser, holds_within, make_directory, make_program,
-    own_id, peak_memory, probe_directory, sandbox_configurations, set_mode, skip, system_python,
+    own_id, peak_memory, probe_directory, sandbox_configurations, set_mode, skip, skip_unsupported,
+    system_python,
 };
 
 const PROBE: &str = "escapes.py";
@@ -274,7 +275,7 @@ fn a_git_folder_in_tmp_gives_nothing() {
         .output()
         .is_ok_and(|outcome| outcome.status.success());
     if !can {
-        return skip("a `.git` in /tmp", "no /tmp of the test's own can be made");
+        return skip_unsupported("a `.git` in /tmp", "no /tmp of the test's own can be made");
     }
     let found = grants(command);
     assert!(!found.iter().any(|(path, _)| path == Path::new("/tmp")), "{found:?}");
@@ -369,13 +370,13 @@ fn standard_input_that_is_a_pipe_or_a_device_stays() {
         let path = fixture.home.join("input");
         let made = Command::new("mknod").arg(&path).args(kind).status().is_ok_and(|ended| ended.success());
         if !made {
-            skip(&format!("standard input as mknod {kind:?}"), "it cannot be made here");
+            skip_unsupported(&format!("standard input as mknod {kind:?}"), "it cannot be made here");
             return None;
         }
         set_mode(&path, 0o666);
         chown(&path, Some(fixture.id), Some(fixture.id)).unwrap();
         let Ok(input) = std::fs::File::options().read(true).write(true).open(&path) else {
-            skip(&format!("standard input as mknod {kind:?}"), "it cannot be opened here");
+            skip_unsupported(&format!("standard input as mknod {kind:?}"), "it cannot be opened here");
             return None;
         };
         command.arg(python).arg(probe_directory().join("metadata.py")).args(["fchmod", "stdin", "input"]);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{
     SandboxConfiguration, SandboxFixture, SandboxUser, holds_within, probe_directory, sandbox_configurations,
-    skip, system_python,
+    skip_unsupported, system_python,
 };
 
 /// The limit on processes that the tests set, and what the probe tries to start.
@@ -165,6 +165,6 @@ fn strict_bounds_memory_where_a_cgroup_can_be_made() {
         bounded += usize::from(is_bound);
     }
     if bounded == 0 {
-        skip("the memory limit of strict", "no cgroup can be made here");
+        skip_unsupported("the memory limit of strict", "no cgroup can be made here");
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{TestEnvironment, in_every_environment, one_environment};
+use crate::support::{TestEnvironment, in_every_environment, one_environment, skip_unsupported};
 
 /// Ports that nobody has.
 fn free_ports() -> [u16; 3] {
@@ -123,7 +123,7 @@ fn a_port_that_is_named_is_listened_on_and_on_loopback_only() {
 #[test]
 fn a_server_for_both_families_is_reached_by_both_inside() {
     if TcpListener::bind("[::]:0").is_err() {
-        eprintln!("SKIP: there is no IPv6 here");
+        skip_unsupported("a server for both families", "there is no IPv6 here");
         return;
     }
     in_every_environment(|environment| {
@@ -178,13 +178,7 @@ except OSError as error:
     in_every_environment(|environment| {
         for options in [&[][..], &["--policy", "standard"], &["--listen", "3000"]] {
             let outcome = environment.run(options, &["python3", "-c", script]);
-            assert_eq!(
-                outcome.printed(),
-                "0 errno 13\n",
-                "{}, {options:?}: {:#}",
-                environment.name(),
-                outcome.result
-            );
+            assert_eq!(outcome.printed(), "0 errno 13\n", "{options:?}: {outcome}");
         }
     });
 }
@@ -212,6 +206,6 @@ fn a_policy_names_ports_or_all_of_them() {
             serde_json::from_str(&outcome.printed()).unwrap_or_else(|_| panic!("{:#}", outcome.result));
         let ended: Vec<&str> =
             places.iter().map(|fixture| told[*fixture].as_str().unwrap_or_default()).collect();
-        assert_eq!(ended, expected, "{section}: {:#}", outcome.result);
+        assert_eq!(ended, expected, "{section}: {outcome}");
     }
 }

@@ -35,7 +35,7 @@ use serde_json::Value;
 
 use crate::support::{
     SandboxConfiguration, SandboxFixture, SandboxUser, holds_within, probe_directory, sandbox_configurations,
-    skip, system_python,
+    skip_unsupported, system_python,
 };
 
 /// What a probe said, and how it ended.
@@ -199,7 +199,7 @@ impl Boundary {
         let boundary = Self::new(probe, arguments);
         let report = boundary.run(fixture.command(python), &fixture, &BTreeMap::new());
         if report.errno() == Some(ENOSYS) {
-            skip(&boundary.name, "this kernel does not have the call");
+            skip_unsupported(&boundary.name, "this kernel does not have the call");
         }
         report.errno() != Some(ENOSYS)
     }
@@ -223,7 +223,7 @@ impl Boundary {
 
     /// Without guard it does nothing here, for this reason: only the sandbox is tested.
     pub(crate) fn no_bare(mut self, why: &str) -> Self {
-        skip(&format!("{} without guard", self.name), why);
+        skip_unsupported(&format!("{} without guard", self.name), why);
         self.bare_users = Vec::new();
         self
     }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use super::{Boundary, Report, Victim};
 use crate::support::{
     SandboxFixture, SandboxUser, holds_within, own_id, probe_directory, sandbox_configurations, skip,
-    system_python,
+    skip_unsupported, system_python,
 };
 
 fn was_signalled(victim: &mut Victim) -> bool {
@@ -75,7 +75,7 @@ fn limits_and_priorities_outside_stay() {
         ("io-priority", "ioprio"),
     ] {
         if attack == "affinity" && std::thread::available_parallelism().is_ok_and(|count| count.get() == 1) {
-            skip("the affinity of other processes", "there is only one processor");
+            skip_unsupported("the affinity of other processes", "there is only one processor");
             continue;
         }
         check_fact(&Boundary::new("processes.py", &[attack, "{pid}"]), fact);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{Boundary, Report, Victim};
 use crate::support::{
-    SandboxFixture, SandboxUser, holds_within, probe_directory, sandbox_configurations, set_mode, skip,
-    system_python,
+    SandboxFixture, SandboxUser, holds_within, probe_directory, sandbox_configurations, set_mode,
+    skip_unsupported, system_python,
 };
 
 fn was_contacted(victim: &mut Victim, report: &Report) -> bool {
@@ -103,7 +103,7 @@ fn tcp_outside_is_not_reached() {
     if std::net::TcpListener::bind("[::1]:0").is_ok() {
         holds(&[&["tcp6", "{tcp6}"]]);
     } else {
-        skip("TCP over IPv6", "there is no ::1 here");
+        skip_unsupported("TCP over IPv6", "there is no ::1 here");
     }
 }
 
@@ -114,7 +114,7 @@ fn other_protocols_do_not_go_outside() {
     if system_python().is_some() && Victim::new(&fixture).fact("mptcp") != "0" {
         holds(&[&["mptcp", "{mptcp}"]]);
     } else {
-        skip("MPTCP", "this kernel does not have it");
+        skip_unsupported("MPTCP", "this kernel does not have it");
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -175,7 +175,12 @@ impl TestEnvironment {
         let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
         let started = Instant::now();
         let child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        collect_outcome(child, input, started)
+        RunOutcome { environment: self.name(), ..collect_outcome(child, input, started) }
+    }
+
+    /// The outcome of a command of this environment that runs already.
+    pub(crate) fn collect_outcome(&self, child: Child, started: Instant) -> RunOutcome {
+        RunOutcome { environment: self.name(), ..collect_outcome(child, b"", started) }
     }
 }
 

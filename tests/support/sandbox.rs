@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-use super::{copy_program, isolated_command, skip};
+use super::{copy_program, isolated_command, skip, skip_unsupported};
 
 /// The ordinary user. No other program runs as this user, so that a test may signal all processes of the user.
 pub(crate) const ORDINARY: u32 = 64_017;
@@ -72,7 +72,7 @@ pub(crate) fn sandbox_configurations() -> Vec<SandboxConfiguration> {
                     found.push(configuration);
                 } else {
                     assert!(namespaces, "{configuration:?} does not work at all: {stderr}");
-                    skip(&format!("{configuration:?}"), &stderr);
+                    skip_unsupported(&format!("{configuration:?}"), &stderr);
                 }
             }
         }

@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{
-    RunOutcome, TestEnvironment, collect_outcome, guard_program, in_every_environment_at_once,
-};
+use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment_at_once};
 
 /// Longer takes no list of attempts, on a busy machine with a slow build.
 const PATIENCE: Duration = Duration::from_secs(110);
@@ -259,7 +257,7 @@ impl<'a> Scene<'a> {
                 let ended = child.try_wait().unwrap().is_some();
                 if ended || started.elapsed() > PATIENCE {
                     let _ = child.kill();
-                    let outcome = collect_outcome(child, b"", started);
+                    let outcome = self.environment.collect_outcome(child, started);
                     panic!(
                         "{}: {name}: the agent came to {number} of {count}: {} {}",
                         self.environment.name(),
@@ -286,7 +284,7 @@ impl<'a> Scene<'a> {
             }
             std::fs::write(turns.join(format!("{number}.go")), "").unwrap();
         }
-        (collect_outcome(child, b"", started), failures)
+        (self.environment.collect_outcome(child, started), failures)
     }
 }
 
@@ -437,7 +435,7 @@ fn what_is_left_behind_changes_nothing() {
 fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<String> {
     let before = scene.user();
     let plan = scene.plan(name, list, std::slice::from_ref(attempt), false, false);
-    let outcome = collect_outcome(scene.guarded(name, &plan), b"", Instant::now());
+    let outcome = scene.environment.collect_outcome(scene.guarded(name, &plan), Instant::now());
     let (result, repository) = (&outcome.result, scene.repository());
     let mut wrong = Vec::new();
     let ends = attempt.notes.get("ends").map_or("received 3", String::as_str);

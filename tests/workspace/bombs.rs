@@ -86,7 +86,7 @@ open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
         let mut tips = tips.lines();
         assert_eq!(tips.next(), tips.next(), "{}", problem());
         let outcome = guard(environment, &[], &["worktree", "clean", "task/bomb"]);
-        assert_eq!(outcome.code, 0, "{}: {}", environment.name(), outcome.error);
+        outcome.expect_code(0);
         assert!(
             !environment.directory.with_file_name("repository").join(".worktrees/repository-bomb").exists()
         );
@@ -99,7 +99,7 @@ open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
 fn a_git_bomb_in_the_repository_can_be_cleaned_up() {
     in_every_environment(|environment| {
         let outcome = run(environment, &[], "bomb", "open('file', 'w').write('uncommitted')");
-        assert_eq!(outcome.code, 0, "{}: {}", environment.name(), outcome.error);
+        outcome.expect_code(0);
         let began = Instant::now();
         let make = format!(
             "{OBJECTS}
@@ -116,7 +116,7 @@ json.dump(record, open(path, 'w'))"
             python.args(["-c", &make]).current_dir(environment.directory.parent().unwrap()).output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let outcome = guard(environment, &[], &["worktree", "clean", "task/bomb"]);
-        assert_eq!(outcome.code, 0, "{}: {}", environment.name(), outcome.error);
+        outcome.expect_code(0);
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
         let worktree = environment.run_outside("git -C repository worktree list --porcelain");
         assert!(!worktree.contains("task/bomb"), "{worktree}");

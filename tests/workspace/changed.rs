@@ -25,14 +25,7 @@ fn changed(
         },
         b"",
     );
-    assert_eq!(
-        outcome.result["success"],
-        true,
-        "{}: {:#} {}",
-        environment.name(),
-        outcome.result,
-        outcome.error
-    );
+    assert_eq!(outcome.result["success"], true, "{outcome}");
     let line = |change: &Value| {
         format!("{} {}", change["change"].as_str().unwrap(), change["path"].as_str().unwrap())
     };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use guard::workspace::{KeepPolicy, Limits, Repository, Workspace, WorkspaceError};
 
-use crate::support::{TestRepository, agent_commit, agent_git, git, git_in};
+use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, skip};
 
 /// One commit through the whole way; the worktree is left as the user finds it.
 fn works(fixture: &TestRepository, name: &str) -> Workspace {
@@ -46,7 +46,7 @@ fn reftable_refs() {
         .stderr
         .starts_with(b"error: unknown")
     {
-        crate::support::skip("reftable", "this git does not have it");
+        skip("reftable", "this git does not have it");
         return;
     }
     let fixture = TestRepository::with(&["--ref-format=reftable"]);
@@ -305,7 +305,7 @@ fn worktrees_go_elsewhere_when_the_parent_is_not_ones_own() {
 #[test]
 fn somebody_elses_repository_is_refused_unless_git_was_told() {
     if !nix::unistd::geteuid().is_root() {
-        crate::support::skip("another user's repository", "the tests were not started by root");
+        skip("another user's repository", "the tests were not started by root");
         return;
     }
     let fixture = TestRepository::new();

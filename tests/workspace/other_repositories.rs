@@ -136,8 +136,8 @@ fn what_only_looks_like_another_repository_is_the_tasks() {
         );
         let outcome = run(environment, "looks", "python3", &script);
         let (name, said) = (environment.name(), outcome.printed());
-        assert!(said.ends_with("done\n"), "{name}: {:#} {}", outcome.result, outcome.error);
-        assert!(!said.contains("won"), "{name}: {said} {:#}", outcome.result);
+        assert!(said.ends_with("done\n"), "{name}: {outcome}");
+        assert!(!said.contains("won"), "{name} {said}: {outcome}");
         let log = environment.run_outside("cd hooked && git log --format=%s task/looks");
         assert_eq!(log, "first\n", "{name}: a commit that skipped the hooks was received");
         let denials = outcome.result["denials"].as_array().unwrap();
@@ -171,8 +171,8 @@ print(run('git', 'for-each-ref').stdout)
 "
         );
         let outcome = run(environment, "link", "python3", &script);
-        assert!(!outcome.printed().contains("won"), "{}: {:#}", environment.name(), outcome.result);
-        assert_eq!(outcome.result["usage"]["refusals"], 4, "{}: {:#}", environment.name(), outcome.result);
+        assert!(!outcome.printed().contains("won"), "{outcome}");
+        assert_eq!(outcome.result["usage"]["refusals"], 4, "{outcome}");
     });
 }
 
@@ -202,9 +202,9 @@ print(run('git', 'for-each-ref').stdout, run('git', 'log', '--format=%s').stdout
         );
         let outcome = run(environment, "twice", "python3", &script);
         let (name, printed) = (environment.name(), outcome.printed());
-        assert!(printed.starts_with("126\n126\n126\n"), "{name}: {:#} {}", outcome.result, outcome.error);
-        assert!(!printed.contains("won"), "{name}: {:#}", outcome.result);
-        assert_eq!(outcome.result["usage"]["refusals"], 3, "{name}: {:#}", outcome.result);
+        assert!(printed.starts_with("126\n126\n126\n"), "{name}: {outcome}");
+        assert!(!printed.contains("won"), "{name}: {outcome}");
+        assert_eq!(outcome.result["usage"]["refusals"], 3, "{name}: {outcome}");
     });
 }
 
@@ -224,9 +224,9 @@ os.chdir(W); print(run('git', 'for-each-ref').stdout)
         );
         let outcome = run(environment, "gone", "python3", &script);
         let (name, printed) = (environment.name(), outcome.printed());
-        assert!(printed.starts_with("0\n126\n0\n126\n"), "{name}: {:#} {}", outcome.result, outcome.error);
-        assert!(!printed.contains("won"), "{name}: {:#}", outcome.result);
-        assert_eq!(outcome.result["usage"]["refusals"], 2, "{name}: {:#}", outcome.result);
+        assert!(printed.starts_with("0\n126\n0\n126\n"), "{name}: {outcome}");
+        assert!(!printed.contains("won"), "{name}: {outcome}");
+        assert_eq!(outcome.result["usage"]["refusals"], 2, "{name}: {outcome}");
     });
 }
 
@@ -249,19 +249,7 @@ fn repositories_of_its_own_stay_free() {
              other n; $git -C n -c user.name=x -c user.email=x commit -q --no-verify --allow-empty -m more && echo nested"
         );
         let outcome = run(environment, "free", "bash", &script);
-        assert_eq!(
-            outcome.result["denials"],
-            serde_json::json!([]),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
-        assert_eq!(
-            outcome.printed(),
-            "free\n  free\nreset\nnamed\nnested\n",
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!(outcome.result["denials"], serde_json::json!([]), "{outcome}");
+        assert_eq!(outcome.printed(), "free\n  free\nreset\nnamed\nnested\n", "{outcome}");
     });
 }

@@ -137,8 +137,8 @@ fn two_at_once_in_one_worktree() {
             if environment.namespaces { "in use by another guard" } else { "do not point to each other" };
         assert!(said.contains(wanted) && !said.contains("second"), "{name}: {said}");
         environment.run_outside("touch project/go");
-        let outcome = crate::support::collect_outcome(child.unwrap(), b"", began);
-        assert_eq!(outcome.code, 0, "{name}: {}", outcome.error);
+        let outcome = environment.collect_outcome(child.unwrap(), began);
+        assert_eq!(outcome.code, 0, "{name}: {outcome}");
         let log = environment
             .run_outside("git -C project log --format=%s && git -C project status -s && ls project");
         assert_eq!(log, "work\nfirst\ntracked\nw\n", "{name}");

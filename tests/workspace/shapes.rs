@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use guard::workspace::{KeepPolicy, Limits, ReceiveError, Request, Workspace};
 
-use crate::support::{TestRepository, agent_commit, agent_git, git, in_two_environments};
+use crate::support::{TestRepository, agent_commit, agent_git, git, in_two_environments, skip_unsupported};
 
 /// Longer than any of this takes on a busy machine, and shorter than waiting for something.
 const ENDS: Duration = Duration::from_secs(180);
@@ -73,7 +73,7 @@ fn a_file_as_large_as_a_disk_is_set_aside() {
     let worktree = workspace.worktree().to_path_buf();
     let file = std::fs::File::create(worktree.join("hole")).unwrap();
     if file.set_len(1 << 40).is_err() {
-        crate::support::skip("a file with a hole", "the file system has none of this size");
+        skip_unsupported("a file with a hole", "the file system has none of this size");
         return;
     }
     std::fs::write(worktree.join("small"), "small").unwrap();
@@ -135,7 +135,7 @@ fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
     let is_other = std::fs::create_dir(&other).is_ok()
         && other.metadata().unwrap().dev() != fixture.scratch.0.metadata().unwrap().dev();
     if !is_other {
-        crate::support::skip("another disk", "/dev/shm is none");
+        skip_unsupported("another disk", "/dev/shm is none");
         return;
     }
     let request = Request { run_folder: other.join("run"), ..fixture.request("disk") };
@@ -199,7 +199,7 @@ os.mkdir('wide'); [os.mkdir(f'wide/{n}') for n in range(3000)]; os.mkfifo('wide/
                 .env("AGENT", agent)
                 .current_dir(environment.directory.parent().unwrap());
             let outcome = environment.run_to_end(command, b"");
-            assert_eq!(outcome.result["success"], true, "{name}: {:#} {}", outcome.result, outcome.error);
+            assert_eq!(outcome.result["success"], true, "{name}: {outcome}");
             let worktree = &outcome.result["worktree"];
             assert_eq!(worktree["kept"], task == "kept", "{name}: {worktree:#}");
             assert_eq!(worktree["uncommitted"], serde_json::json!(["chain"]), "{name}: {worktree:#}");

@@ -9,7 +9,7 @@ use guard::workspace::{KeepPolicy, Limits, State, Workspace, WorkspaceError, lis
 
 use crate::support::{
     Random, RunOutcome, TestEnvironment, in_every_environment, in_two_environments, is_root, one_environment,
-    run_tool, wait_until,
+    run_tool, skip, skip_unsupported, wait_until,
 };
 
 fn root(environment: &TestEnvironment) -> PathBuf {
@@ -58,8 +58,7 @@ fn waiting(environment: &TestEnvironment, name: &str, script: &str) -> (Child, P
 
 fn go(environment: &TestEnvironment, child: Child, tree: &Path) -> RunOutcome {
     std::fs::write(tree.join("go.log"), "").unwrap();
-    let _ = environment;
-    crate::support::collect_outcome(child, b"", Instant::now())
+    environment.collect_outcome(child, Instant::now())
 }
 
 #[test]
@@ -122,15 +121,8 @@ fn sixty_four_at_once_beside_garbage() {
         );
         command.current_dir(root(environment).join("repository"));
         let outcome = environment.run_to_end(command, b"");
-        assert_eq!(
-            outcome.printed().trim(),
-            format!("640 {}", head.trim()),
-            "{}: {:#}\n{}",
-            environment.name(),
-            outcome.result,
-            outcome.error
-        );
-        assert_eq!(outcome.result["success"], true, "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.printed().trim(), format!("640 {}", head.trim()), "{outcome}");
+        assert_eq!(outcome.result["success"], true, "{outcome}");
         assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{}", environment.name());
         fsck(environment);
     });
@@ -162,13 +154,7 @@ fn a_lock_that_a_killed_git_left_inside() {
             environment.name(),
             outcome.result
         );
-        assert_eq!(
-            outcome.result["commits"].as_array().map(Vec::len),
-            Some(1),
-            "{}: {:#}",
-            environment.name(),
-            outcome.result
-        );
+        assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{outcome}");
         assert_eq!(leftovers(environment), "", "{}", environment.name());
         fsck(environment);
     });
@@ -184,8 +170,8 @@ fn locks_that_a_killed_git_left_outside() {
         "touch repository/.git/index.lock repository/.git/config.lock repository/.git/HEAD.lock",
     );
     let outcome = run(&environment, "users", &[], COMMIT);
-    assert_eq!(outcome.result["success"], true, "{:#}", outcome.result);
-    assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{:#}", outcome.result);
+    assert_eq!(outcome.result["success"], true, "{outcome}");
+    assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(1), "{outcome}");
     environment.run_outside("cd repository/.git && rm index.lock config.lock HEAD.lock");
 
     for lock in ["refs/heads/task/NAME.lock", "worktrees/repository-NAME/index.lock"] {
@@ -262,7 +248,7 @@ fn places_that_are_taken() {
                 "work\n"
             );
         } else {
-            assert_eq!(state(), before, "{}: {}", environment.name(), outcome.error);
+            assert_eq!(state(), before, "{outcome}");
         }
         assert_eq!(environment.run_outside("cat .worktrees/repository-there/file"), "mine\n");
         fsck(environment);
@@ -276,7 +262,7 @@ fn a_branch_that_somebody_checks_out_meanwhile() {
     let (child, tree) = waiting(&environment, "twice", COMMIT);
     environment.run_outside("cd repository && git worktree add -q --force ../second task/twice");
     let outcome = go(&environment, child, &tree);
-    assert_eq!((outcome.code, outcome.kind()), (125, "receive_refused"), "{:#}", outcome.result);
+    outcome.expect_code_and_kind(125, "receive_refused");
     assert_eq!(environment.run_outside("cd second && git status -s && git log -1 --format=%s"), "first\n");
     environment.run_outside("cd repository && git worktree remove ../second");
     let id = outcome.result["run_id"].as_str().unwrap();
@@ -298,26 +284,11 @@ fn many_runs_at_once_in_one_repository() {
             (command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), Instant::now())
         };
         let running: Vec<_> = [None, None, None, Some("same"), Some("same")].map(start).into_iter().collect();
-        let outcome: Vec<RunOutcome> = running
-            .into_iter()
-            .map(|(child, begun)| crate::support::collect_outcome(child, b"", begun))
-            .collect();
+        let outcome: Vec<RunOutcome> =
+            running.into_iter().map(|(child, begun)| environment.collect_outcome(child, begun)).collect();
         for outcome in &outcome[..3] {
-            assert_eq!(
-                outcome.result["success"],
-                true,
-                "{}: {:#}\n{}",
-                environment.name(),
-                outcome.result,
-                outcome.error
-            );
-            assert_eq!(
-                outcome.result["commits"].as_array().map(Vec::len),
-                Some(4),
-                "{}: {:#}",
-                environment.name(),
-                outcome.result
-            );
+            assert_eq!(outcome.result["success"], true, "{outcome}");
+            assert_eq!(outcome.result["commits"].as_array().map(Vec::len), Some(4), "{outcome}");
             let broken = outcome.result["findings"].to_string().contains("repository.broken");
             assert!(!broken, "{}: {:#}", environment.name(), outcome.result["findings"]);
         }
@@ -341,7 +312,7 @@ pub(crate) struct Mounted(PathBuf);
 impl Mounted {
     pub(crate) fn new(at: PathBuf, size: &str) -> Option<Self> {
         if !is_root() {
-            eprintln!("SKIP: a full disk: only root can mount one");
+            skip("a full disk", "only root can mount one");
             return None;
         }
         std::fs::create_dir_all(&at).unwrap();
@@ -349,7 +320,7 @@ impl Mounted {
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", &size, "guard-test"]).arg(&at).status();
         if !mounted.is_ok_and(|status| status.success()) {
-            eprintln!("SKIP: a full disk: mounting is not allowed here");
+            skip_unsupported("a full disk", "mounting is not allowed here");
             return None;
         }
         Some(Self(at))
@@ -427,8 +398,8 @@ fn a_full_disk_under_the_repository() {
     std::fs::write(tree.join("go.log.new"), "").unwrap();
     disk.fill(0);
     std::fs::rename(tree.join("go.log.new"), tree.join("go.log")).unwrap();
-    let outcome = crate::support::collect_outcome(child, b"", Instant::now());
-    assert_eq!(outcome.code, 125, "{:#}", outcome.result);
+    let outcome = environment.collect_outcome(child, Instant::now());
+    outcome.expect_code(125);
     disk.free();
     let id = outcome.result["run_id"].as_str().unwrap();
     assert!(
@@ -458,8 +429,8 @@ fn a_full_disk_under_the_runs() {
         "{COMMIT}; head -c 20000000 /dev/urandom > large; git add large 2>&1; echo code $?; rm large"
     );
     let outcome = run(&environment, "small", &["--keep"], &script);
-    assert!(outcome.printed().contains("No space left"), "{:#}", outcome.result);
-    assert_eq!(outcome.code, 125, "{:#}", outcome.result);
+    assert!(outcome.printed().contains("No space left"), "{outcome}");
+    outcome.expect_code(125);
     // With room again it is.
     let folder = environment.runs_directory().join(outcome.result["run_id"].as_str().unwrap());
     environment.run_outside(&format!("find {}/git -name 'tmp_obj_*' -delete", folder.display()));
@@ -518,7 +489,7 @@ fn the_supervisor_is_killed_and_the_work_is_finished() {
         assert!(states.len() > 2, "{}: the moments hit nothing: {states:?}", environment.name());
         // And the repository is as good as ever.
         let outcome = run(environment, "after", &[], COMMIT);
-        assert_eq!(outcome.result["success"], true, "{}: {:#}", environment.name(), outcome.result);
+        assert_eq!(outcome.result["success"], true, "{outcome}");
     });
 }
 
