@@ -1,21 +1,21 @@
 //! Agents as functions: the real CLIs by `guard exec`, with APIs that say what a test wrote down.
 
 pub(crate) mod agents;
-mod asked;
+mod api_failures;
 pub(crate) mod claude;
 pub(crate) mod codex;
 mod command_line;
-mod failures;
-mod faults;
+mod concurrent_requests;
+mod faulty_agents;
 mod formats;
-mod many;
+mod hostile_repository_settings;
+mod output_parser;
 mod quotas;
-mod reading;
 mod retries;
 pub(crate) mod scripted;
 mod sessions;
-mod steering;
 mod streams;
+mod work_and_refusals;
 
 use std::io::Write;
 use std::path::Path;

@@ -1,11 +1,11 @@
 //! `guard run` in a repository: the worktree, the branch, and what is said about them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
-use crate::support::{Scratch, guard, text};
+use crate::support::{Scratch, guard, isolated_command, text};
 
 struct Project {
     scratch: Scratch,
@@ -32,7 +32,7 @@ impl Project {
     }
 
     fn git(&self, folder: &Path, words: &[&str]) -> String {
-        let output = Command::new("git")
+        let output = isolated_command("git", Path::new("/nonexistent"))
             .args(words)
             .current_dir(folder)
             .env("GIT_CONFIG_GLOBAL", "/dev/null")

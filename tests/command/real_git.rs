@@ -2,19 +2,15 @@
 //! do; abbreviations mean what git takes them for.
 
 use std::path::Path;
-use std::process::Command;
 
 use guard::command::{Analysis, Context, Cwd, Effects, Request, analyze};
 
-use crate::support::Scratch;
+use crate::support::{Scratch, isolated_command};
 
 fn git(folder: &Path, args: &[&str]) -> bool {
-    let status = Command::new("git")
+    let status = isolated_command("git", folder)
         .args(args)
         .current_dir(folder)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap())
-        .env("HOME", folder)
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_PAGER", "cat")
         .env("GIT_EDITOR", "true")
@@ -44,7 +40,7 @@ fn repository(name: &str) -> Scratch {
 /// Everything of the repository that a verb might change: refs, HEAD, configuration, index entries, working tree.
 fn state(folder: &Path) -> String {
     let run = |args: &[&str]| {
-        let output = Command::new("git")
+        let output = isolated_command("git", Path::new("/nonexistent"))
             .args(args)
             .current_dir(folder)
             .env("GIT_OPTIONAL_LOCKS", "0")
@@ -207,11 +203,9 @@ fn programs_that_configuration_names_really_run_and_are_found() {
     ];
     for args in cases {
         let scratch = repository("programs");
-        Command::new("git")
+        isolated_command("git", Path::new("/nonexistent"))
             .args(*args)
             .current_dir(&scratch.0)
-            .env("GIT_EDITOR", "")
-            .env_remove("GIT_EDITOR")
             .stdin(std::process::Stdio::null())
             .output()
             .unwrap();
@@ -229,11 +223,12 @@ fn programs_that_configuration_names_really_run_and_are_found() {
 /// Every verb the installed git lists is known, so that no alias can hide behind one.
 #[test]
 fn every_verb_of_the_installed_git_is_known() {
-    let output = Command::new("git").args(["--list-cmds=builtins"]).output().unwrap();
+    let output =
+        isolated_command("git", Path::new("/nonexistent")).args(["--list-cmds=builtins"]).output().unwrap();
     let list = String::from_utf8_lossy(&output.stdout).into_owned();
     let unknown: Vec<&str> = list.lines().filter(|verb| !guard::command::is_known_verb(verb)).collect();
     // A newer git may have verbs this table does not; they are denied as unknown, which is safe. Here none may be.
-    let version = Command::new("git").arg("--version").output().unwrap();
+    let version = isolated_command("git", Path::new("/nonexistent")).arg("--version").output().unwrap();
     if String::from_utf8_lossy(&version.stdout).contains("2.47") {
         assert!(unknown.is_empty(), "{unknown:?}");
     }

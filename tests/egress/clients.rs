@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::evidence::{Options, events, row};
 use super::registries::{NAME, SAYS, VERSION, cargo, git, npm, pip};
+use super::run_options::{Options, events, row};
 use crate::support::http_server::{Authority, Request, Response, Server};
 use crate::support::{TestEnvironment, in_two_environments, skip};
 

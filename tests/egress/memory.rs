@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::evidence::{Options, probe};
+use super::run_options::{Options, probe};
 use crate::support::{TestEnvironment, in_every_environment, peak_memory};
 
 const KEY: &str = "AIzaOnlyForTheApi-27182818284590";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::evidence::{events, row};
+use super::run_options::{events, row};
 use crate::support::{
     RunOutcome, TestEnvironment, guard_program, in_every_environment, one_environment, skip,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::evidence::{Options, events, row};
+use super::run_options::{Options, events, row};
 use crate::support::http_server::{Authority, Response, Server};
 use crate::support::{in_every_environment, in_two_environments, one_environment, skip};
 

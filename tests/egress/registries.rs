@@ -11,6 +11,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::support::http_server::{Request, Response};
+use crate::support::isolated_command;
 
 /// The name of everything here, and its version.
 pub(crate) const NAME: &str = "guard-tiny";
@@ -129,7 +130,7 @@ pub(crate) fn git(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync 
     let repository = root.join("tiny.git");
     let work = folder.join("git-work");
     let git = |at: &Path, words: &[&str]| {
-        let mut git = Command::new("git");
+        let mut git = isolated_command("git", Path::new("/nonexistent"));
         git.args(["-c", "user.name=n", "-c", "user.email=e"]).args(words).current_dir(at);
         must(git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null"))
     };
@@ -147,11 +148,11 @@ pub(crate) fn git(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync 
 fn backend(root: &Path, request: &Request) -> Response {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {
-        let folder = must(Command::new("git").arg("--exec-path"));
+        let folder = must(isolated_command("git", Path::new("/nonexistent")).arg("--exec-path"));
         Path::new(String::from_utf8(folder).unwrap().trim()).join("git-http-backend")
     });
     let Some(path) = request.path().strip_prefix("/git") else { return Response::not_found() };
-    let mut child = Command::new(program)
+    let mut child = isolated_command(program, Path::new("/nonexistent"))
         .env("GIT_PROJECT_ROOT", root)
         .env("GIT_HTTP_EXPORT_ALL", "1")
         .env("GIT_CONFIG_COUNT", "1")

@@ -1,8 +1,8 @@
 //! A stand-in of GitHub's API on loopback and real repositories: what is asked, what is believed, what is never told.
 
-mod protecting;
-mod pulling;
-mod pushing;
+mod branch_protection;
+mod pull_requests;
+mod push;
 mod remotes;
 mod secrets;
 

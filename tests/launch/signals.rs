@@ -11,7 +11,6 @@ use guard::workspace::{State, list};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::faults::is_complete;
 use crate::support::{
     RunOutcome, TestEnvironment, expect_no_process_left, in_every_environment, in_every_environment_at_once,
     make_program, unique_mark,
@@ -85,7 +84,7 @@ fn signals_reach_the_agent() {
                 environment.name(),
                 outcome.took
             );
-            is_complete(&outcome);
+            outcome.expect_complete_transcript();
             let name = &signal.as_str()[3..];
             let tidy = format!("trap 'echo tidied; exit 9' {name}; echo ready; while :; do sleep 0.02; done");
             let run = Ready::new(environment, &tidy);
@@ -94,7 +93,7 @@ fn signals_reach_the_agent() {
             assert_eq!((outcome.code, outcome.kind()), (9, "cancelled"), "{signal}: {outcome}");
             assert_eq!(outcome.printed(), "ready\ntidied\n", "{} {signal}", environment.name());
             assert_eq!(outcome.result["success"], false);
-            is_complete(&outcome);
+            outcome.expect_complete_transcript();
         }
     });
 }
@@ -113,7 +112,7 @@ fn a_second_signal_ends_it_at_once() {
         let outcome = run.end();
         assert!(asked.elapsed() < Duration::from_secs(2), "{}: {:?}", environment.name(), asked.elapsed());
         outcome.expect_code_and_kind(137, "cancelled");
-        is_complete(&outcome);
+        outcome.expect_complete_transcript();
     });
 }
 

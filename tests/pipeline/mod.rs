@@ -3,14 +3,14 @@
 mod attacks;
 mod bad_input;
 mod budgets;
+mod concurrent_changes;
 mod crashes;
 mod delivery;
 mod disk;
 mod documentation;
 mod gemini;
-mod large;
-mod others;
-mod people;
+mod human_gates;
+mod large_inputs;
 mod roles;
 mod whole_tasks;
 mod workflows;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::control::git;
 use super::exec::marker;
 use super::race::lost;
+use super::shim_socket::git;
 use super::{Boundary, Report};
 use crate::support::{
     ORDINARY, SandboxConfiguration, SandboxFixture, SandboxUser, holds_within, make_directory, make_program,

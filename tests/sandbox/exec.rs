@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::Report;
-use super::control::{git, policy, repository, was_won};
+use super::shim_socket::{git, policy, repository, was_won};
 use crate::support::{
     SandboxConfiguration, SandboxFixture, SandboxUser, copy_program, probe_directory, sandbox_configurations,
     skip, system_python,

@@ -4,13 +4,13 @@
 //! What happened is judged from outside. What the probe says of itself only shows that it ran, and with which errno it
 //! was refused.
 
-mod control;
 mod daemons;
 mod descriptors;
 mod escapes;
 mod exec;
 mod files;
 mod filter;
+mod inotify;
 mod kernel;
 mod leases;
 mod limits;
@@ -20,9 +20,9 @@ mod privileges;
 mod processes;
 mod race;
 mod reading;
+mod shim_socket;
 mod sockets;
 mod standard_streams;
-mod watches;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

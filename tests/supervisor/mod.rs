@@ -1,2 +1,2 @@
 mod shim;
-mod wire;
+mod shim_protocol;

@@ -2,14 +2,14 @@
 //! allowed is the supervisor's matter, and tested there.
 
 use std::os::unix::net::UnixListener;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use guard::command::Context;
 use guard::launch::SHIM_PROGRAM;
 use guard::supervisor::answer;
 use guard::supervisor::shim::protocol::{Answer, Question, SOCKET_VARIABLE};
 
-use crate::support::{Scratch, make_program, policy};
+use crate::support::{Scratch, isolated_command, make_program, policy};
 
 /// A directory with shims under these names, and a PATH that begins with it.
 fn shims(scratch: &Scratch, names: &[&str]) -> String {
@@ -52,7 +52,7 @@ fn run(
             }
         }
     });
-    Command::new(scratch.0.join("shims").join(argv[0]))
+    isolated_command(scratch.0.join("shims").join(argv[0]), &scratch.0)
         .args(&argv[1..])
         .env("PATH", path)
         .env(SOCKET_VARIABLE, &socket)
@@ -70,7 +70,7 @@ fn what_is_allowed_runs_as_it_would_without() {
     let scratch = Scratch::new("shim-go");
     let path = shims(&scratch, &["git"]);
     let output = run(&scratch, &path, &["git", "--version"], |_| panic!("nobody is asked"));
-    let plain = Command::new("git").arg("--version").output().unwrap();
+    let plain = isolated_command("git", &scratch.0).arg("--version").output().unwrap();
     assert_eq!((output.status.code(), &output.stdout), (plain.status.code(), &plain.stdout));
     let scratch = Scratch::new("shim-shell");
     let path = shims(&scratch, &["bash"]);
@@ -112,8 +112,8 @@ fn what_is_not_explained_is_refused_all_the_same() {
     shims(&scratch, &["git"]);
     let path = refused(&scratch, &["git"]);
     for socket in [None, Some("/nonexistent/socket")] {
-        let mut command = Command::new(scratch.0.join("shims/git"));
-        command.args(["init", "made"]).env("PATH", &path).env_remove(SOCKET_VARIABLE).current_dir(&scratch.0);
+        let mut command = isolated_command(scratch.0.join("shims/git"), &scratch.0);
+        command.args(["init", "made"]).env("PATH", &path).current_dir(&scratch.0);
         if let Some(socket) = socket {
             command.env(SOCKET_VARIABLE, socket);
         }
@@ -127,7 +127,7 @@ fn what_is_not_explained_is_refused_all_the_same() {
 fn a_program_that_is_not_there_is_not_found() {
     let scratch = Scratch::new("shim-missing");
     shims(&scratch, &["git"]);
-    let output = Command::new(scratch.0.join("shims/git"))
+    let output = isolated_command(scratch.0.join("shims/git"), &scratch.0)
         .env("PATH", scratch.0.join("shims"))
         .env(SOCKET_VARIABLE, "/nonexistent/socket")
         .output()

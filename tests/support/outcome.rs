@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use guard::transcript::{Outcome, check};
+use serde_json::{Value, json};
 
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -47,6 +48,25 @@ impl RunOutcome {
     /// The kind of failure.
     pub(crate) fn kind(&self) -> &str {
         self.result["error_kind"].as_str().unwrap_or_default()
+    }
+
+    /// Whether the result names a file as made by the run.
+    pub(crate) fn created_file(&self, path: &str) -> bool {
+        let changes = self.result["files_changed"].as_array().unwrap();
+        changes.contains(&json!({ "path": path, "change": "created" }))
+    }
+
+    /// Fails unless the transcript is whole, with its end.
+    #[track_caller]
+    pub(crate) fn expect_complete_transcript(&self) {
+        let checked = check(&self.transcript()).unwrap_or_else(|error| panic!("{error}: {self}"));
+        assert_eq!(checked.outcome, Outcome::Complete, "{self}");
+    }
+
+    /// The events of the transcript.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.transcript()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// The run's transcript.

@@ -1,12 +1,12 @@
 //! Recording and reading, checked from outside: what is in the file, what the check says of it.
 
-mod bound;
 mod chain;
 mod failure;
 mod killed;
 mod output;
 mod reader;
 mod redact;
+mod size_limit;
 mod store;
 
 use std::path::PathBuf;

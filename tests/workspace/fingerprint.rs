@@ -9,16 +9,13 @@ use std::process::Command;
 use guard::workspace::snapshot::{Actor, Difference, ExpectedChanges, Fingerprint, Kind, Name};
 use proptest::prelude::*;
 
-use crate::support::Scratch;
+use crate::support::{Scratch, isolated_command};
 
 /// Plain git, away from the user's configuration, as the user would call it.
 pub(crate) fn git(folder: &Path) -> Command {
-    let mut command = Command::new("git");
+    let mut command = isolated_command("git", Path::new("/nonexistent"));
     command
         .current_dir(folder)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("HOME", "/nonexistent")
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_AUTHOR_NAME", "A")

@@ -2,24 +2,24 @@
 
 mod attempts;
 mod bombs;
-mod changed;
 mod commands;
 mod credentials;
-mod dangers;
 mod differential;
-mod doubts;
+mod earlier_runs;
 mod everyday;
+mod files_changed;
 mod fingerprint;
 mod hooks;
-mod hostile;
+mod hostile_agent;
 mod interrupted;
-mod kinds;
 mod many_refs;
 mod objects;
 mod other_repositories;
-mod planted;
-mod shapes;
+mod repository_formats;
+mod repository_trust;
+mod review_findings;
 pub(crate) mod shim_load;
+mod tree_shapes;
 mod user_hooks;
 
 use std::process::Command;
@@ -27,19 +27,19 @@ use std::process::Command;
 use crate::support::{Scratch, copy_program};
 
 /// Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves; or,
-/// as `dangers`, do not depend on who the user is.
+/// as `review_findings`, do not depend on who the user is.
 const NOT_AGAIN: [&str; 14] = [
     "attempts",
     "bombs",
-    "changed::",
+    "files_changed::",
     "commands",
     "credentials",
-    "dangers",
+    "review_findings",
     "differential",
     "killed",
     "many_refs",
     "other_repositories",
-    "planted",
+    "earlier_runs",
     "a_run_ends",
     "shim_load",
     "user_hooks",

@@ -3,16 +3,16 @@
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use guard::workspace::{KeepPolicy, Limits, ReceiveError, Workspace};
 
-use crate::support::{TestRepository, agent_commit, agent_git, git, git_in};
+use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, isolated_command};
 
 /// Writes an object as it is, whether git likes it or not.
 fn object(workspace: &Workspace, kind: &str, bytes: &[u8]) -> String {
-    let mut child = Command::new("git")
+    let mut child = isolated_command("git", Path::new("/nonexistent"))
         .args(["hash-object", "-t", kind, "-w", "--stdin", "--literally"])
         .current_dir(workspace.worktree())
         .stdin(Stdio::piped())

@@ -2,14 +2,14 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use guard::forge::{ForgeError, Push, Remote, push};
 use guard::workspace::Repository;
 
 use super::is_silent;
-use crate::support::{TestRepository, git, git_in, make_program};
+use crate::support::{TestRepository, git, git_in, isolated_command, make_program};
 
 /// A user's repository with a branch of a task, and the bare one it is pushed to.
 struct PushFixture {
@@ -258,7 +258,7 @@ struct Daemon(Child, u16);
 impl Daemon {
     fn start(folder: &Path) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new("git")
+        let child = isolated_command("git", Path::new("/nonexistent"))
             .args(["daemon", "--enable=receive-pack", "--export-all", "--listen=127.0.0.1", "--reuseaddr"])
             .args([&format!("--port={port}"), &format!("--base-path={}", folder.display())])
             .stderr(Stdio::null())

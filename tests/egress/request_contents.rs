@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::evidence::{Options, probe};
+use super::run_options::{Options, probe};
 use crate::support::http_server::{Request, Response, Server, Step};
 use crate::support::{TestEnvironment, in_every_environment};
 

@@ -2,12 +2,11 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use guard::workspace::{KeepPolicy, Limits, ReceiveError, RefError, Workspace};
 
-use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, make_program};
+use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, isolated_command, make_program};
 
 /// A program that leaves a mark when it is run, and where the mark is.
 fn trap(fixture: &TestRepository) -> (PathBuf, PathBuf) {
@@ -176,7 +175,11 @@ fn configuration_an_agent_wrote_runs_nothing() {
         .unwrap();
     std::fs::write(workspace.worktree().join("a.txt"), "changed").unwrap();
     // It is real: git in the agent's own repository does run it.
-    let _ = Command::new("git").args(["status"]).current_dir(workspace.worktree()).output().unwrap();
+    let _ = isolated_command("git", Path::new("/nonexistent"))
+        .args(["status"])
+        .current_dir(workspace.worktree())
+        .output()
+        .unwrap();
     assert!(mark.exists(), "the trap works");
     std::fs::remove_file(&mark).unwrap();
 

@@ -4,14 +4,13 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use guard::workspace::findings::{Danger, DangerKind, Inspection, effect, inspect, settings};
 use proptest::prelude::*;
 
 use super::fingerprint::{git, run};
-use crate::support::{Scratch, make_program};
+use crate::support::{Scratch, isolated_command, make_program};
 
 /// A user's repository, and a linked worktree the agent has worked in.
 struct Left {
@@ -552,11 +551,9 @@ fn a_branch_without_commits() {
 fn listed(folder: &Path, text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let file = folder.join("config");
     std::fs::write(&file, text).unwrap();
-    let output = Command::new("git")
+    let output = isolated_command("git", Path::new("/nonexistent"))
         .args(["config", "--no-includes", "--list", "-z", "--file"])
         .arg(&file)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap())
         .output()
         .unwrap();
     let entries = output.stdout.split(|byte| *byte == 0).filter(|part| !part.is_empty());

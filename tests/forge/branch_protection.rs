@@ -345,7 +345,7 @@ fn a_certificate_of_the_machine_is_believed() {
     });
     let scratch = crate::support::Scratch::new("forge-tls");
     let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "forge::protecting::a_certificate_of_the_machine_is_believed"])
+        .args(["--exact", "forge::branch_protection::a_certificate_of_the_machine_is_believed"])
         .env(AGAIN, "1")
         .env("SSL_CERT_FILE", scratch.write("ca.pem", authority.pem()))
         .env("GITHUB_API_URL", server.url("/api/v3"))

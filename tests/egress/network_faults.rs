@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::evidence::{Options, events, probe, row};
+use super::run_options::{Options, events, probe, row};
 use crate::support::http_server::{Authority, Response, Server};
 use crate::support::scripted_api::{Api, Part, Turn, USED};
 use crate::support::{

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::evidence::{Options, events, probe, row};
 use super::receivers::Receivers;
+use super::run_options::{Options, events, probe, row};
 use crate::support::http_server::{Request, Response, Server};
 use crate::support::{TestEnvironment, guard_program, in_every_environment, in_two_environments};
 

@@ -1,0 +1,141 @@
+//! Standard input, output and error of a run: byte for byte, closed, missing, or a gibibyte of it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use guard::transcript::{Outcome, check};
+
+use crate::support::{
+    expect_no_process_left, guard_program, in_every_environment, in_two_environments, one_environment,
+    peak_memory, unique_mark,
+};
+
+#[test]
+fn standard_input_and_output_are_byte_for_byte() {
+    let mut bytes: Vec<u8> = (0..=255u8).cycle().take(1 << 20).collect();
+    // Not a pattern of 64 KiB: pieces that are swapped or repeated would not show.
+    let mut state = 1u32;
+    for byte in &mut bytes {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *byte ^= (state >> 24) as u8;
+    }
+    in_every_environment(|environment| {
+        let outcome = environment.run_to_end(environment.guard_run(&["-q"], &["cat"]), &bytes);
+        outcome.expect_code(0);
+        assert!(
+            outcome.output == bytes,
+            "{}: {} of {} bytes",
+            environment.name(),
+            outcome.output.len(),
+            bytes.len()
+        );
+        assert_eq!(outcome.error, "");
+        let outcome = environment
+            .run_to_end(environment.guard_run(&["-q"], &["sh", "-c", "wc -c; printf '\\377\\0e' >&2"]), b"");
+        assert_eq!(outcome.output, b"0\n", "{}", environment.name());
+        assert_eq!(outcome.error, "\u{fffd}\0e");
+    });
+}
+
+#[test]
+fn the_reader_of_the_output_goes_away() {
+    in_every_environment(|environment| {
+        let mark = unique_mark();
+        let guard = environment.guard_run_arguments(&["-q", "--env", &mark], &["yes"]);
+        let mut command = environment.command("bash");
+        command
+            .args(["-c", "\"$@\" | head -1; echo ${PIPESTATUS[0]}", "bash"])
+            .arg(guard_program())
+            .args(guard);
+        let outcome = environment.run_to_end(command, b"");
+        assert_eq!(String::from_utf8_lossy(&outcome.output), "y\n141\n", "{outcome}");
+        assert!(outcome.took < Duration::from_secs(5), "{}: {:?}", environment.name(), outcome.took);
+        expect_no_process_left(&mark, Duration::ZERO);
+    });
+}
+
+#[test]
+fn a_gibibyte_of_output_in_little_memory() {
+    let bytes: u64 = 1 << 30;
+    in_two_environments(|environment| {
+        let policy = environment.directory.join("little.toml");
+        std::fs::write(
+            &policy,
+            "version = 1\nname = \"little\"\nextends = \"strict\"\n[limits]\noutput_mib = 2\n",
+        )
+        .unwrap();
+        let options = ["-q", "--policy", policy.to_str().unwrap()];
+        let mut command = environment.guard_run(&options, &["head", "-c", &bytes.to_string(), "/dev/zero"]);
+        let started = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let counter = std::thread::spawn(move || {
+            let (mut buffer, mut count) = (vec![0u8; 1 << 16], 0u64);
+            while let Ok(got @ 1..) = output.read(&mut buffer) {
+                assert!(buffer[..got].iter().all(|&byte| byte == 0));
+                count += got as u64;
+            }
+            count
+        });
+        let mut highest = 0;
+        while child.try_wait().unwrap().is_none() {
+            highest = highest.max(peak_memory(child.id()));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(counter.join().unwrap(), bytes, "{}", environment.name());
+        let outcome = environment.collect_outcome(child, started);
+        outcome.expect_code(0);
+        assert!(highest > 1000 && highest < 64 << 10, "{}: {highest} KiB", environment.name());
+        eprintln!("{}: 1 GiB in {:?}, at most {highest} KiB", environment.name(), outcome.took);
+        let run = std::fs::read_dir(environment.runs_directory()).unwrap().next().unwrap().unwrap().path();
+        let transcript = run.join("transcript.jsonl");
+        assert_eq!(check(&transcript).unwrap().outcome, Outcome::Complete);
+        let size = transcript.metadata().unwrap().len();
+        assert!(size < 140 << 20, "{}: a transcript of {size} bytes", environment.name());
+        let text = std::fs::read_to_string(&transcript).unwrap();
+        let cut = text.lines().filter(|line| line.contains("\"event_type\":\"transcript.cut\"")).count();
+        assert_eq!(cut, 1, "{}: the transcript says once that output was left out", environment.name());
+    });
+}
+
+#[test]
+fn an_agent_that_closes_its_output_goes_on() {
+    in_every_environment(|environment| {
+        let outcome = environment.run_bash("echo first; exec >&- 2>&- <&-; sleep 0.3; touch went-on");
+        assert_eq!((outcome.code, outcome.printed()), (0, "first\n".to_string()), "{outcome}");
+        assert!(environment.directory.join("went-on").exists());
+        assert!(outcome.created_file("went-on"), "{outcome}");
+    });
+}
+
+/// Nobody typed anything and nobody reads: no descriptors at all.
+#[test]
+fn without_standard_streams() {
+    in_two_environments(|environment| {
+        let guard =
+            environment.guard_run_arguments(&["-q"], &["bash", "-c", "echo x; echo y >&2; cat; touch ran"]);
+        let mut command: Command = environment.command("bash");
+        command.args(["-c", "exec \"$@\" <&- >&- 2>&-", "bash"]).arg(guard_program()).args(guard);
+        let outcome = environment.run_to_end(command, b"");
+        assert!(environment.directory.join("ran").exists(), "{}: {outcome:?}", environment.name());
+    });
+    // Written and flushed before the process is gone.
+    let environment = one_environment();
+    let mut child = environment
+        .guard_run(&["-q"], &["cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    for word in ["one\n", "two\n"] {
+        input.write_all(word.as_bytes()).unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, word);
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
