@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many requests at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! A repository that wants to steer the agent that works in it: its settings, hooks, servers, variables, commands, skills,
-//! prompts. What is planted lies in `fixtures/steering/`; whether it works is seen from outside.
+//! prompts. What is planted lies in `fixtures/hostile_repository_settings/`; whether it works is seen from outside.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ const TOLD: [&str; 4] =
 
 /// A copy of a planted repository, whose things lead to this server.
 fn plant(environment: &TestEnvironment, name: &str, server: &str) -> PathBuf {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/steering").join(name);
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hostile_repository_settings").join(name);
     let folder = environment.directory.join(name);
     run_tool("cp", &["-R".as_ref(), from.as_ref(), folder.as_ref()]);
     fill(&folder, &[("@FOLDER@", folder.to_str().unwrap()), ("@SERVER@", server)]);

@@ -22,7 +22,7 @@ printf '{"type":"message","role":"assistant","content":"%s"}\n' "${said//$'\n'/ 
 printf '{"type":"result","status":"success","stats":{}}\n'
 "#;
 
-/// Puts a script somewhere in a world where its person can start it, under the name of the CLI.
+/// Installs a script under the name of the CLI, where the user of this environment can start it.
 pub(crate) fn agent(environment: &TestEnvironment, folder: &str, script: &str) -> PathBuf {
     let folder = environment.directory.with_file_name(folder);
     let program = folder.join("gemini");
@@ -30,7 +30,7 @@ pub(crate) fn agent(environment: &TestEnvironment, folder: &str, script: &str) -
     program
 }
 
-/// A policy that has this world's namespaces or does without.
+/// A policy with or without namespaces, as this environment has them.
 pub(crate) fn policy(environment: &TestEnvironment) -> PathBuf {
     let namespaces = if environment.namespaces { "require" } else { "off" };
     let path = environment.directory.with_file_name("policy.toml");

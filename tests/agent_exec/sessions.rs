@@ -51,7 +51,7 @@ fn a_session_that_is_not_there_is_said_to_be_lost() {
 }
 
 /// A repository with a directory `a/b` in it, its owner's other worktree with the same, and a conversation in the directory.
-struct Scene<'w> {
+struct SessionFixture<'w> {
     environment: &'w TestEnvironment,
     cd: String,
     session: String,
@@ -64,7 +64,7 @@ const WITNESS: &str = "git -C repository for-each-ref --format='%(refname) %(obj
 const PREPARE: &str = "cd repository && git config user.name n && git config user.email e \
     && mkdir -p a/b && echo one > a/b/file && git add a && git commit -qm folder && cd ../project && git merge -q --ff-only main";
 
-impl<'w> Scene<'w> {
+impl<'w> SessionFixture<'w> {
     /// After a first turn in which the agent did this in `a/b` of its worktree.
     fn after(environment: &'w TestEnvironment, first: &str) -> Self {
         let cd = format!("{}/a/b", environment.directory.with_file_name("repository").display());
@@ -116,13 +116,13 @@ fn a_folder_that_became_a_link_leads_nowhere() {
             ),
         ];
         for (name, attack) in attacks {
-            let scene = Scene::after(environment, &attack);
-            let next = scene.next("pwd -P; echo planted > planted; git add -A; git commit -qm planted");
+            let fixture = SessionFixture::after(environment, &attack);
+            let next = fixture.next("pwd -P; echo planted > planted; git add -A; git commit -qm planted");
             let what = || format!("{}: {name}: {}", environment.name(), next.shown());
             assert_eq!(before, environment.run_outside(WITNESS), "{}", what());
             // Refused, or at work where it was.
             let worked_in = next.result["result"].as_str().unwrap_or_default().to_string();
-            let is_home = worked_in.starts_with(&scene.worktree());
+            let is_home = worked_in.starts_with(&fixture.worktree());
             assert!(is_home || ["session_lost", "invalid_input"].contains(&next.kind()), "{}", what());
             if name.contains("folder") || name.contains("link") && !name.contains("git") {
                 assert_eq!((next.code, next.kind()), (2, "session_lost"), "{}", what());
@@ -132,7 +132,7 @@ fn a_folder_that_became_a_link_leads_nowhere() {
 }
 
 /// Something that is done to a conversation's worktree from outside, as a script.
-type Change = fn(&Scene<'_>) -> String;
+type Change = fn(&SessionFixture<'_>) -> String;
 
 /// What the user does with a worktree is theirs to do; the conversation is lost then, and never goes on in something else.
 #[test]
@@ -140,28 +140,28 @@ fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
     in_two_environments(|environment| {
         environment.run_outside(PREPARE);
         let changes: [(&str, Change); 7] = [
-            ("removed", |scene| {
-                format!("git -C repository worktree remove --force --force {}", scene.worktree())
+            ("removed", |fixture| {
+                format!("git -C repository worktree remove --force --force {}", fixture.worktree())
             }),
-            ("deleted", |scene| format!("rm -rf {}", scene.worktree())),
-            ("moved", |scene| {
-                format!("git -C repository worktree move {} ../moved-$RANDOM", scene.worktree())
+            ("deleted", |fixture| format!("rm -rf {}", fixture.worktree())),
+            ("moved", |fixture| {
+                format!("git -C repository worktree move {} ../moved-$RANDOM", fixture.worktree())
             }),
-            ("a file", |scene| format!("rm -rf {0}; echo file > {0}", scene.worktree())),
-            ("on another branch", |scene| format!("git -C {} switch -q -C mine", scene.worktree())),
-            ("a link", |scene| format!("mv {0} {0}-away; ln -s $PWD/project {0}", scene.worktree())),
-            ("another repository", |scene| {
+            ("a file", |fixture| format!("rm -rf {0}; echo file > {0}", fixture.worktree())),
+            ("on another branch", |fixture| format!("git -C {} switch -q -C mine", fixture.worktree())),
+            ("a link", |fixture| format!("mv {0} {0}-away; ln -s $PWD/project {0}", fixture.worktree())),
+            ("another repository", |fixture| {
                 format!(
                     "rm -rf {0}; git init -q -b mine {0}; git -C {0} -c user.name=n -c user.email=e commit -q --allow-empty -m theirs",
-                    scene.worktree()
+                    fixture.worktree()
                 )
             }),
         ];
         for (name, change) in changes {
-            let scene = Scene::after(environment, "git add -A; git commit -qm first");
-            environment.run_outside(&change(&scene));
+            let fixture = SessionFixture::after(environment, "git add -A; git commit -qm first");
+            environment.run_outside(&change(&fixture));
             let before = environment.run_outside(WITNESS);
-            let next = scene.next("echo planted > planted; git add -A; git commit -qm planted");
+            let next = fixture.next("echo planted > planted; git add -A; git commit -qm planted");
             assert_eq!((next.code, next.kind()), (2, "session_lost"), "{name}: {}", next.shown());
             assert_eq!(before, environment.run_outside(WITNESS), "{name}");
         }
@@ -178,9 +178,9 @@ fn a_folder_that_is_another_has_no_session() {
          && git -c user.name=n -c user.email=e commit -q --allow-empty -m other",
         "rm -rf repository && mkdir -p elsewhere/a/b && ln -s elsewhere repository",
     ] {
-        let scene = Scene::after(&environment, "true");
+        let fixture = SessionFixture::after(&environment, "true");
         environment.run_outside(change);
-        let next = scene.next("pwd");
+        let next = fixture.next("pwd");
         assert_eq!((next.code, next.kind()), (2, "session_lost"), "{change}: {}", next.shown());
         environment.run_outside("if test -d away; then rm -rf repository && mv away repository; fi");
     }
@@ -191,28 +191,28 @@ fn a_folder_that_is_another_has_no_session() {
 fn a_turn_finds_what_the_last_one_left() {
     in_two_environments(|environment| {
         environment.run_outside(PREPARE);
-        let scene = Scene::after(
+        let fixture = SessionFixture::after(
             environment,
             "mkdir -p ~/.gemini/tmp; echo kept > ~/.gemini/tmp/note; echo gone > ~/other",
         );
-        let next = scene.next("cat made ~/.gemini/tmp/note; ls ~/other; git add -A; git commit -qm two; git branch --show-current");
+        let next = fixture.next("cat made ~/.gemini/tmp/note; ls ~/other; git add -A; git commit -qm two; git branch --show-current");
         let said = next.result["result"].as_str().unwrap_or_default();
         assert!(said.starts_with("work kept ls: cannot access"), "{}: {}", environment.name(), next.shown());
         assert!(
-            said.ends_with(&format!("task/session-{}", &scene.session[scene.session.len() - 12..])),
+            said.ends_with(&format!("task/session-{}", &fixture.session[fixture.session.len() - 12..])),
             "{said}"
         );
         assert_eq!(next.result["commits"].as_array().map(Vec::len), Some(1), "{}", next.shown());
-        let third = scene.next("git log --format=%s -1; cat made");
+        let third = fixture.next("git log --format=%s -1; cat made");
         assert_eq!(third.result["result"], "two work", "{}", third.shown());
         // A conversation that changed nothing has no worktree to go on in, and gets a new one at the same place.
-        let more = json!({ "cd": scene.cd });
+        let more = json!({ "cd": fixture.cd });
         let talk = scripted::tell(environment, "pwd -P", &more);
         assert_eq!(talk.result["worktree"]["kept"], false, "{}", talk.shown());
         let again = scripted::tell(
             environment,
             "pwd -P",
-            &json!({ "cd": scene.cd, "SESSION_ID": talk.result["SESSION_ID"] }),
+            &json!({ "cd": fixture.cd, "SESSION_ID": talk.result["SESSION_ID"] }),
         );
         assert_eq!(again.result["success"], true, "{}", again.shown());
         assert_eq!(again.result["result"], talk.result["result"]);
@@ -251,24 +251,24 @@ fn started(environment: &TestEnvironment, asked: &Value) -> std::process::Child 
 fn a_session_is_busy_and_survives_its_guard() {
     let environment = one_environment();
     environment.run_outside(PREPARE);
-    let scene = Scene::after(&environment, "true");
+    let fixture = SessionFixture::after(&environment, "true");
     let mark = crate::support::unique_mark();
     let prompt = format!("echo here > ../../here; env {mark} sleep 600");
     let asked =
-        scripted::request(&environment, &prompt, &json!({ "cd": scene.cd, "SESSION_ID": scene.session }));
+        scripted::request(&environment, &prompt, &json!({ "cd": fixture.cd, "SESSION_ID": fixture.session }));
     let mut child = started(&environment, &asked);
-    let here = Path::new(&scene.worktree()).join("here");
+    let here = Path::new(&fixture.worktree()).join("here");
     wait_until("the agent works", || here.exists());
-    let busy = scene.next("true");
+    let busy = fixture.next("true");
     assert_eq!((busy.code, busy.kind()), (2, "session_busy"), "{}", busy.shown());
     child.kill().unwrap();
     child.wait().unwrap();
     expect_no_process_left(&mark, Duration::from_secs(20));
-    let mut next = scene.next("cat ../../here made");
+    let mut next = fixture.next("cat ../../here made");
     // The run that lost its guard gives its worktree back first.
     wait_until("the worktree is free", || {
         if next.kind() == "session_busy" {
-            next = scene.next("cat ../../here made");
+            next = fixture.next("cat ../../here made");
         }
         next.kind() != "session_busy"
     });

@@ -17,7 +17,7 @@ use crate::support::{
     marked_processes, one_environment, unique_mark, wait_until,
 };
 
-/// An executor whose guard is this world's: its person, its state directory.
+/// An executor that starts guard as the user of this environment, with its state directory.
 fn executor(environment: &TestEnvironment) -> Executor {
     let folder = environment.directory.with_file_name("library");
     std::fs::create_dir_all(&folder).unwrap();
@@ -109,7 +109,7 @@ fn stubborn(mark: &str) -> String {
 #[test]
 fn dropping_it_ends_everything() {
     in_every_environment(|environment| {
-        // A library is whoever uses it: the person these tests began as.
+        // A library is whoever uses it: the user that started these tests.
         if is_root() && environment.user.name != "root" {
             return;
         }

@@ -1,4 +1,4 @@
-//! What an agent is asked for is done, and what it must not do is refused while it goes on.
+//! An agent does what it is asked to do; what the policy does not allow is refused, and the agent continues.
 
 use serde_json::json;
 

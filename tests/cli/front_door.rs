@@ -239,7 +239,7 @@ fn works_first_time(cli: &Cli, words: &[&str]) {
     let Some(program) = cli.program() else { return };
     let tools = program.ancestors().nth(3).unwrap();
     let [line] = documented_lines(words).try_into().unwrap();
-    // `guard exec` with the same agent is tested in the other two worlds as well.
+    // `guard exec` with the same agent is tested in the other two environments as well.
     in_two_environments(|environment| {
         let newcomer = Newcomer::new(environment);
         let api = (cli.api)(vec![

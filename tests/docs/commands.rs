@@ -18,13 +18,13 @@ use super::{Block, blocks, name, read, readme_and_pages};
 use crate::support::{TestEnvironment, guard_program, one_environment};
 
 /// A repository, a home directory, and guard on PATH.
-struct Scratch {
+struct DocumentShell {
     environment: TestEnvironment,
     repository: PathBuf,
     home: PathBuf,
 }
 
-impl Scratch {
+impl DocumentShell {
     fn new() -> Self {
         let environment = one_environment();
         let root = environment.directory.parent().unwrap().to_path_buf();
@@ -91,10 +91,10 @@ fn exchanges(text: &str) -> Vec<(&str, Vec<&str>)> {
     found
 }
 
-fn run_block(scratch: &Scratch, block: &Block) -> Result<(), String> {
+fn run_block(document_shell: &DocumentShell, block: &Block) -> Result<(), String> {
     if block.language == "sh" {
         let wanted = block.attribute("exit").map_or(0, |code| code.parse().unwrap());
-        let (printed, code) = scratch.run(&format!("set -e -o pipefail\n{}", block.text));
+        let (printed, code) = document_shell.run(&format!("set -e -o pipefail\n{}", block.text));
         return if code == wanted {
             Ok(())
         } else {
@@ -102,7 +102,7 @@ fn run_block(scratch: &Scratch, block: &Block) -> Result<(), String> {
         };
     }
     for (command, documented) in exchanges(&block.text) {
-        let (printed, _) = scratch.run(command);
+        let (printed, _) = document_shell.run(command);
         let lines: Vec<&str> = printed.lines().map(str::trim_end).collect();
         if !output_fits(&documented, &lines) {
             return Err(format!("{command}\ndocumented:\n{}\nprinted:\n{printed}", documented.join("\n")));
@@ -114,19 +114,19 @@ fn run_block(scratch: &Scratch, block: &Block) -> Result<(), String> {
 fn run_page(page: &Path) -> Vec<String> {
     let text = read(page);
     let mut problems = Vec::new();
-    let mut scratch = None;
+    let mut document_shell = None;
     for block in blocks(&text) {
-        let scratch: &mut Option<Scratch> = &mut scratch;
+        let document_shell: &mut Option<DocumentShell> = &mut document_shell;
         let mut problem =
             |problem: String| problems.push(format!("{}:{}: {problem}", name(page), block.line));
         if block.language.is_empty() {
             problem("a code block without a language".to_string());
         }
         if let Some(file) = block.attribute("file") {
-            let scratch = scratch.get_or_insert_with(Scratch::new);
-            let path = scratch.repository.join(file);
+            let document_shell = document_shell.get_or_insert_with(DocumentShell::new);
+            let path = document_shell.repository.join(file);
             std::fs::write(&path, &block.text).unwrap();
-            scratch.environment.give_to_user(&path);
+            document_shell.environment.give_to_user(&path);
         }
         if !matches!(block.language.as_str(), "sh" | "console") {
             continue;
@@ -143,8 +143,8 @@ fn run_page(page: &Path) -> Vec<String> {
             }
             continue;
         }
-        let scratch = scratch.get_or_insert_with(Scratch::new);
-        if let Err(failure) = run_block(scratch, &block) {
+        let document_shell = document_shell.get_or_insert_with(DocumentShell::new);
+        if let Err(failure) = run_block(document_shell, &block) {
             problem(failure);
         }
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::http_server::{Authority, Request};
 use crate::support::scripted_api::{Api, Part, Turn};
-use crate::support::{collect_outcome, skip};
+use crate::support::{Scratch, collect_outcome, skip};
 
 /// The CLI as `scripts/test` installs it.
 pub(crate) struct Gemini {
@@ -92,25 +92,25 @@ impl Gemini {
     }
 
     /// What it does without guard in a directory.
-    fn bare(&self, place: &Place, url: &str, prompt: &str) -> Session {
+    fn bare(&self, directories: &GeminiDirectories, url: &str, prompt: &str) -> Session {
         let mut command = Command::new(self.program());
         command
             .args(Self::arguments(prompt))
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin")))
-            .env("HOME", place.home())
-            .env("TMPDIR", place.0.join("tmp"))
+            .env("HOME", directories.home())
+            .env("TMPDIR", directories.0.0.join("tmp"))
             .env("LANG", "C.UTF-8")
             .envs(Self::environment())
             .env("GOOGLE_GEMINI_BASE_URL", url)
             .env("GEMINI_API_KEY", "dummy")
             .env("NO_PROXY", "127.0.0.1")
-            .current_dir(place.folder())
+            .current_dir(directories.folder())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if place.authorities().exists() {
-            command.env("NODE_EXTRA_CA_CERTS", place.authorities());
+        if directories.authorities().exists() {
+            command.env("NODE_EXTRA_CA_CERTS", directories.authorities());
         }
         let outcome = collect_outcome(command.spawn().unwrap(), b"", Instant::now());
         Session::new(outcome.code, &outcome.output, outcome.error, outcome.took)
@@ -148,35 +148,29 @@ impl Session {
 }
 
 /// A home, a directory to work in, and one for temporary files.
-struct Place(PathBuf);
+struct GeminiDirectories(Scratch);
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Place {
+impl GeminiDirectories {
     fn new(name: &str) -> Self {
-        let place = Self(std::env::temp_dir().join(format!("gemini-{name}-{}", std::process::id())));
+        let directories = Self(Scratch::new(&format!("gemini-{name}")));
         for folder in ["home", "tmp", "work"] {
-            std::fs::create_dir_all(place.0.join(folder)).unwrap();
+            std::fs::create_dir_all(directories.0.0.join(folder)).unwrap();
         }
-        Gemini::furnish(&place.home());
-        place
+        Gemini::furnish(&directories.home());
+        directories
     }
 
     fn home(&self) -> PathBuf {
-        self.0.join("home")
+        self.0.0.join("home")
     }
 
     fn folder(&self) -> PathBuf {
-        self.0.join("work")
+        self.0.0.join("work")
     }
 
     /// A file of authorities to be believed; it need not be there.
     fn authorities(&self) -> PathBuf {
-        self.0.join("authorities.pem")
+        self.0.0.join("authorities.pem")
     }
 }
 
@@ -187,17 +181,17 @@ fn key(request: &Request) -> Option<&str> {
 #[test]
 fn it_answers_and_uses_tools_without_guard() {
     let Some(gemini) = Gemini::installed() else { return };
-    let place = Place::new("tools");
-    let file = place.folder().join("written");
+    let directories = GeminiDirectories::new("tools");
+    let file = directories.folder().join("written");
     let api = Api::plain(vec![
         Turn::shell("n=42; echo from-the-${n}-shell | tee made"),
         Turn::write(file.to_str().unwrap(), "by the tool\n"),
         Turn::text("All done."),
     ]);
-    let session = gemini.bare(&place, &api.server.url(""), "do it");
+    let session = gemini.bare(&directories, &api.server.url(""), "do it");
     assert_eq!((session.code, session.status()), (0, "success"), "{session:?}");
     assert!(session.said().contains("All done."), "{session:?}");
-    let made = std::fs::read_to_string(place.folder().join("made"));
+    let made = std::fs::read_to_string(directories.folder().join("made"));
     assert_eq!(made.unwrap_or_default(), "from-the-42-shell\n", "{:?}", api.tool_results());
     assert_eq!(std::fs::read_to_string(file).unwrap(), "by the tool\n");
     let questions = api.questions();
@@ -213,9 +207,9 @@ fn it_ends_when_the_api_refuses_or_breaks_off() {
     let Some(gemini) = Gemini::installed() else { return };
     let half = vec![Part::Text("Half".to_string())];
     for (name, turn) in [("quota", Turn::quota()), ("cut", Turn::Cut(half))] {
-        let place = Place::new(name);
+        let directories = GeminiDirectories::new(name);
         let api = Api::plain(vec![turn]);
-        let session = gemini.bare(&place, &api.server.url(""), "say something");
+        let session = gemini.bare(&directories, &api.server.url(""), "say something");
         assert_ne!((session.code, session.status()), (0, "success"), "{name}: {session:?}");
         assert!(!session.error.is_empty() && session.took < Duration::from_secs(60), "{name}: {session:?}");
         assert!(!api.questions().is_empty(), "{name}: {session:?}");
@@ -225,13 +219,13 @@ fn it_ends_when_the_api_refuses_or_breaks_off() {
 #[test]
 fn it_believes_an_authority_of_the_test() {
     let Some(gemini) = Gemini::installed() else { return };
-    let place = Place::new("tls");
+    let directories = GeminiDirectories::new("tls");
     let authority = Authority::new();
-    std::fs::write(place.authorities(), authority.pem()).unwrap();
+    std::fs::write(directories.authorities(), authority.pem()).unwrap();
     let words = ["Slow", "ly", " said."].map(|text| Part::Text(text.to_string())).to_vec();
     let turns = vec![Turn::Slow(Duration::from_millis(100), words)];
     let api = Api::tls(&authority, &["localhost", "127.0.0.1"], turns);
-    let session = gemini.bare(&place, &api.server.url(""), "say something");
+    let session = gemini.bare(&directories, &api.server.url(""), "say something");
     assert_eq!((session.code, session.status()), (0, "success"), "{session:?}");
     assert!(session.said().contains("Slowly said."), "{session:?}");
 }

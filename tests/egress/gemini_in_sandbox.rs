@@ -64,7 +64,7 @@ print("key found in:", found or "nothing")
 print("looked at:", looked)
 "#;
 
-/// Runs the CLI in a world, with the API as the user's own environment says it is.
+/// Runs the CLI in the sandbox, with the address of the API in the user's variables.
 fn ask(
     environment: &TestEnvironment,
     gemini: &Gemini,

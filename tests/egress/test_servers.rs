@@ -13,22 +13,16 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 use super::registries::{NAME, SAYS, VERSION, cargo, git, npm, pip};
 use crate::support::http_server::{Authority, Response, Server, Step};
 use crate::support::scripted_api::{Api, Part, Turn, USED};
-use crate::support::skip;
+use crate::support::{Scratch, skip};
 
-/// A directory that is removed.
-struct Place(PathBuf);
+/// A home and a directory for a client of these servers.
+struct ClientDirectory(Scratch);
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Place {
+impl ClientDirectory {
     fn new(name: &str) -> Self {
-        let place = Self(std::env::temp_dir().join(format!("servers-{name}-{}", std::process::id())));
-        std::fs::create_dir_all(place.0.join("home")).unwrap();
-        place
+        let directory = Self(Scratch::new(&format!("servers-{name}")));
+        std::fs::create_dir_all(directory.0.0.join("home")).unwrap();
+        directory
     }
 
     /// What a script prints that works with nothing of the user's but PATH.
@@ -37,9 +31,9 @@ impl Place {
             .args(["-euc", script])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.0.join("home"))
+            .env("HOME", self.0.0.join("home"))
             .env("RUSTUP_HOME", rustup())
-            .current_dir(&self.0)
+            .current_dir(&self.0.0)
             .stdin(Stdio::null())
             .output()
             .unwrap();
@@ -146,14 +140,14 @@ fn pip_installs_from_the_index() {
     if !is_installed("python3") {
         return;
     }
-    let place = Place::new("pip");
-    let server = Server::plain(pip(&place.0));
+    let directory = ClientDirectory::new("pip");
+    let server = Server::plain(pip(&directory.0.0));
     let (url, module) = (server.url("/simple/"), NAME.replace('-', "_"));
     let script = format!(
         "python3 -m pip install --quiet --disable-pip-version-check --no-cache-dir --target here --index-url {url} {NAME}=={VERSION}
          PYTHONPATH=here python3 -c 'import {module}; print({module}.says())'"
     );
-    assert_eq!(place.bash(&script).trim(), SAYS);
+    assert_eq!(directory.bash(&script).trim(), SAYS);
 }
 
 #[test]
@@ -161,26 +155,26 @@ fn npm_installs_from_the_registry() {
     if !is_installed("npm") {
         return;
     }
-    let place = Place::new("npm");
-    let server = Server::plain(npm(&place.0, "http"));
+    let directory = ClientDirectory::new("npm");
+    let server = Server::plain(npm(&directory.0.0, "http"));
     let script = format!(
         "mkdir here && cd here && echo '{{}}' > package.json
          npm install --silent --no-audit --no-fund --registry {} {NAME}@{VERSION} >&2
          node -p 'require(\"{NAME}\")()'",
         server.url("/")
     );
-    assert_eq!(place.bash(&script).trim(), SAYS);
+    assert_eq!(directory.bash(&script).trim(), SAYS);
 }
 
 #[test]
 fn cargo_fetches_from_the_registry() {
-    let place = Place::new("cargo");
-    let server = Server::plain(cargo(&place.0, "http"));
+    let directory = ClientDirectory::new("cargo");
+    let server = Server::plain(cargo(&directory.0.0, "http"));
     let manifest = format!(
         "[package]\nname = \"user\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[dependencies]\n{NAME} = {{ version = \"{VERSION}\", registry = \"tiny\" }}\n[workspace]\n"
     );
     let write = |path: &str, text: &str| {
-        let path = place.0.join(path);
+        let path = directory.0.0.join(path);
         std::fs::create_dir_all(Path::parent(&path).unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
@@ -190,7 +184,7 @@ fn cargo_fetches_from_the_registry() {
         &format!("fn main() {{ println!(\"{{}}\", {}::says()) }}\n", NAME.replace('-', "_")),
     );
     let index = server.url("/index/");
-    let printed = place.bash(&format!(
+    let printed = directory.bash(&format!(
         "export CARGO_REGISTRIES_TINY_INDEX=sparse+{index} CARGO_HOME=$HOME/.cargo; cd user && cargo run --quiet"
     ));
     assert_eq!(printed.trim(), SAYS);
@@ -198,15 +192,15 @@ fn cargo_fetches_from_the_registry() {
 
 #[test]
 fn git_fetches_and_pushes() {
-    let place = Place::new("git");
-    let server = Server::plain(git(&place.0));
+    let directory = ClientDirectory::new("git");
+    let server = Server::plain(git(&directory.0.0));
     let url = server.url("/git/tiny.git");
     let script = format!(
         "git clone -q {url} clone && cd clone && cat README && echo more > more && git add more
          git -c user.name=n -c user.email=e commit -qm more && git push -q origin HEAD:refs/heads/other
          git ls-remote {url} refs/heads/other | wc -l"
     );
-    assert_eq!(place.bash(&script), format!("{SAYS}1\n"));
+    assert_eq!(directory.bash(&script), format!("{SAYS}1\n"));
 }
 
 #[test]

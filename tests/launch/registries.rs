@@ -2,35 +2,26 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use guard::launch::discover::registries::{Registries, Tool, find_registries, find_registries_with};
 
-use crate::support::{make_program, skip};
+use crate::support::{Scratch, make_program, skip};
 
 /// A home, an `/etc` and a directory of programs.
-struct Place(PathBuf);
+struct RegistryFixture(Scratch);
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-impl Place {
+impl RegistryFixture {
     fn new() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("registries-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let place = Self(std::env::temp_dir().join(name));
+        let fixture = Self(Scratch::new("registries"));
         for folder in ["home", "etc", "bin", "work/.git", "work/below"] {
-            std::fs::create_dir_all(place.0.join(folder)).unwrap();
+            std::fs::create_dir_all(fixture.0.0.join(folder)).unwrap();
         }
-        place
+        fixture
     }
 
     fn with(self, path: &str, text: &str) -> Self {
-        let path = self.0.join(path);
+        let path = self.0.0.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
         self
@@ -38,28 +29,28 @@ impl Place {
 
     /// A program that counts its starts in `started`.
     fn program(self, name: &str, script: &str) -> Self {
-        let text = format!("#!/bin/sh\necho x >> {}\n{script}\n", self.0.join("started").display());
-        make_program(&self.0.join("bin").join(name), text);
+        let text = format!("#!/bin/sh\necho x >> {}\n{script}\n", self.0.0.join("started").display());
+        make_program(&self.0.0.join("bin").join(name), text);
         self
     }
 
     fn starts(&self) -> usize {
-        std::fs::read_to_string(self.0.join("started")).unwrap_or_default().lines().count()
+        std::fs::read_to_string(self.0.0.join("started")).unwrap_or_default().lines().count()
     }
 
     fn of(&self, tool: Tool, variables: &[(&str, &str)]) -> Registries {
-        let path = std::env::join_paths([self.0.join("bin"), "/usr/bin".into(), "/bin".into()]).unwrap();
+        let path = std::env::join_paths([self.0.0.join("bin"), "/usr/bin".into(), "/bin".into()]).unwrap();
         let mut environment: Vec<(OsString, OsString)> =
             variables.iter().map(|(key, value)| (key.into(), value.into())).collect();
         // The machine's own tools must not answer for those that a test leaves out.
-        let asks = self.0.join("bin").read_dir().unwrap().next().is_some();
-        environment.push(("PATH".into(), if asks { path } else { self.0.join("bin").into() }));
+        let asks = self.0.0.join("bin").read_dir().unwrap().next().is_some();
+        environment.push(("PATH".into(), if asks { path } else { self.0.0.join("bin").into() }));
         find_registries_with(
             tool,
-            Some(&self.0.join("home")),
+            Some(&self.0.0.join("home")),
             &environment,
-            &self.0.join("etc"),
-            Some(&self.0.join("work")),
+            &self.0.0.join("etc"),
+            Some(&self.0.0.join("work")),
         )
     }
 }
@@ -77,7 +68,7 @@ fn one_note(found: &Registries, part: &str) {
 #[test]
 fn without_settings_and_tool_people_are_told_what_to_write() {
     for (tool, name) in [(Tool::Cargo, "cargo"), (Tool::Npm, "npm"), (Tool::Pip, "pip"), (Tool::Apt, "apt")] {
-        let found = Place::new().of(tool, &[]);
+        let found = RegistryFixture::new().of(tool, &[]);
         entries(&found, &[]);
         one_note(&found, name);
         one_note(&found, "[network] allow = [\"HOST:443\"]");
@@ -91,7 +82,7 @@ const INDEX: &str = "home/.cargo/registry/index";
 #[test]
 fn cargo_goes_where_it_went() {
     // An index whose settings are known, one whose are not, and a git repository of older days.
-    let place = Place::new()
+    let fixture = RegistryFixture::new()
         .with(
             &format!("{INDEX}/index.crates.example-0123456789abcdef/config.json"),
             r#"{"dl":"https://files.crates.example/{crate}/{version}","api":"https://crates.example"}"#,
@@ -99,7 +90,7 @@ fn cargo_goes_where_it_went() {
         .with(&format!("{INDEX}/index.other.example-0123456789abcdef/.cache/x"), "")
         .with(&format!("{INDEX}/git.example-0123456789abcdef/.git/HEAD"), "")
         .with(&format!("{INDEX}/nonsense/config.json"), "{}");
-    let found = place.of(Tool::Cargo, &[]);
+    let found = fixture.of(Tool::Cargo, &[]);
     let expected = [
         "index.crates.example:443",
         "files.crates.example:443",
@@ -109,7 +100,7 @@ fn cargo_goes_where_it_went() {
     entries(&found, &expected);
     one_note(&found, "git repository");
     // Another place for all of it.
-    entries(&place.of(Tool::Cargo, &[("CARGO_HOME", "/nonexistent")]), &[]);
+    entries(&fixture.of(Tool::Cargo, &[("CARGO_HOME", "/nonexistent")]), &[]);
 }
 
 /// A cargo that has fetched nothing yet: it is asked by what it asks its proxy for.
@@ -117,25 +108,28 @@ fn cargo_goes_where_it_went() {
 fn cargo_without_a_cache_is_asked_once() {
     let script = "[ \"$1 $CARGO_NET_OFFLINE\" = 'search false' ] && [ -d \"$CARGO_HOME\" ] || exit 1
         exec curl -s -o /dev/null -x \"$CARGO_HTTP_PROXY\" https://index.crates.example/config.json";
-    let place = Place::new().program("cargo", script);
+    let fixture = RegistryFixture::new().program("cargo", script);
     for _ in 0..2 {
         let variables =
             [("HTTPS_PROXY", "http://127.0.0.1:1"), ("NO_PROXY", "*"), ("CARGO_NET_OFFLINE", "true")];
         entries(
-            &place.of(Tool::Cargo, &variables),
+            &fixture.of(Tool::Cargo, &variables),
             &["index.crates.example:443", "static.crates.example:443"],
         );
     }
-    assert_eq!(place.starts(), 1);
+    assert_eq!(fixture.starts(), 1);
     // Whose default is replaced fetches nothing from it, and whoever has fetched from somewhere does so again.
     let mirror = "[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\nregistry = \"sparse+http://mirror.example/\"\n";
     entries(
-        &Place::new().program("cargo", script).with("home/.cargo/config.toml", mirror).of(Tool::Cargo, &[]),
+        &RegistryFixture::new()
+            .program("cargo", script)
+            .with("home/.cargo/config.toml", mirror)
+            .of(Tool::Cargo, &[]),
         &["mirror.example:80"],
     );
     let index = format!("{INDEX}/index.used.example-0123456789abcdef/config.json");
     let dl = r#"{"dl":"https://static.used.example/crates"}"#;
-    let used = Place::new().program("cargo", script).with(&index, dl);
+    let used = RegistryFixture::new().program("cargo", script).with(&index, dl);
     entries(&used.of(Tool::Cargo, &[]), &["index.used.example:443", "static.used.example:443"]);
     assert_eq!(used.starts(), 0);
 }
@@ -148,14 +142,14 @@ fn only_cargo_itself_says_where_it_fetches_from() {
         curl -s -o /dev/null -x http://127.0.0.1:$port https://index.stranger.example/
         curl -s -o /dev/null -x http://guard:guessed@127.0.0.1:$port https://index.stranger.example/
         exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY https://index.crates.example/";
-    let found = Place::new().program("cargo", stranger).of(Tool::Cargo, &[]);
+    let found = RegistryFixture::new().program("cargo", stranger).of(Tool::Cargo, &[]);
     entries(&found, &["index.crates.example:443", "static.crates.example:443"]);
     let older = "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY https://everything.example/index.git";
-    let found = Place::new().program("cargo", older).of(Tool::Cargo, &[]);
+    let found = RegistryFixture::new().program("cargo", older).of(Tool::Cargo, &[]);
     entries(&found, &[]);
     assert!(found.notes.iter().any(|note| note.contains("the host serves other data, too")), "{found:?}");
     for script in ["exit 0", "exec curl -s -o /dev/null -x $CARGO_HTTP_PROXY http://index.plain.example/"] {
-        entries(&Place::new().program("cargo", script).of(Tool::Cargo, &[]), &[]);
+        entries(&RegistryFixture::new().program("cargo", script).of(Tool::Cargo, &[]), &[]);
     }
 }
 
@@ -164,41 +158,46 @@ fn cargo_goes_where_its_settings_say() {
     let index = format!("{INDEX}/index.crates.example-0123456789abcdef/config.json");
     let dl = r#"{"dl":"https://static.crates.example/crates"}"#;
     let own = "[registries.own]\nindex = \"sparse+https://user:secret@own.example:8443/index/\"\n";
-    let found = Place::new().with(&index, dl).with("home/.cargo/config.toml", own).of(Tool::Cargo, &[]);
+    let found =
+        RegistryFixture::new().with(&index, dl).with("home/.cargo/config.toml", own).of(Tool::Cargo, &[]);
     entries(&found, &["own.example:8443", "index.crates.example:443", "static.crates.example:443"]);
     let mirror = "[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\nregistry = \"sparse+http://mirror.example/\"\n";
-    let place = Place::new().with(&index, dl).with("home/.cargo/config.toml", mirror);
-    entries(&place.of(Tool::Cargo, &[]), &["mirror.example:80"]);
+    let fixture = RegistryFixture::new().with(&index, dl).with("home/.cargo/config.toml", mirror);
+    entries(&fixture.of(Tool::Cargo, &[]), &["mirror.example:80"]);
     // The file of older days wins, as for Cargo.
-    let place = place.with("home/.cargo/config", "");
-    entries(&place.of(Tool::Cargo, &[]), &["index.crates.example:443", "static.crates.example:443"]);
+    let fixture = fixture.with("home/.cargo/config", "");
+    entries(&fixture.of(Tool::Cargo, &[]), &["index.crates.example:443", "static.crates.example:443"]);
     let variable = ("CARGO_REGISTRIES_TEAM_INDEX", "sparse+https://index.team.example/");
-    let found = Place::new().of(Tool::Cargo, &[variable]);
+    let found = RegistryFixture::new().of(Tool::Cargo, &[variable]);
     entries(&found, &["index.team.example:443", "static.team.example:443"]);
     let vendored = "[source.crates-io]\nreplace-with = \"v\"\n[source.v]\ndirectory = \"vendor\"\n";
     entries(
-        &Place::new().with(&index, dl).with("home/.cargo/config.toml", vendored).of(Tool::Cargo, &[]),
+        &RegistryFixture::new()
+            .with(&index, dl)
+            .with("home/.cargo/config.toml", vendored)
+            .of(Tool::Cargo, &[]),
         &[],
     );
 }
 
 #[test]
 fn bad_files_are_notes_without_secrets() {
-    let broken = Place::new().with("home/.cargo/config.toml", "token = \"secret").of(Tool::Cargo, &[]);
+    let broken =
+        RegistryFixture::new().with("home/.cargo/config.toml", "token = \"secret").of(Tool::Cargo, &[]);
     assert!(broken.notes[0].contains("config.toml is not TOML"), "{broken:?}");
     let odd = "registry=gopher://user:secret@x.example/\n";
-    let odd = Place::new().with("home/.npmrc", odd).of(Tool::Npm, &[]);
+    let odd = RegistryFixture::new().with("home/.npmrc", odd).of(Tool::Npm, &[]);
     assert!(odd.notes[0].contains("a URL that guard cannot parse"), "{odd:?}");
-    let place = Place::new();
-    std::fs::create_dir_all(place.0.join("home/.npmrc")).unwrap();
-    let folder = place.of(Tool::Npm, &[]);
+    let fixture = RegistryFixture::new();
+    std::fs::create_dir_all(fixture.0.0.join("home/.npmrc")).unwrap();
+    let folder = fixture.of(Tool::Npm, &[]);
     assert!(folder.notes[0].contains("not a file"), "{folder:?}");
-    let place = Place::new().with("home/.npmrc", &"#".repeat(2 << 20));
-    let long = place.of(Tool::Npm, &[]);
+    let fixture = RegistryFixture::new().with("home/.npmrc", &"#".repeat(2 << 20));
+    let long = fixture.of(Tool::Npm, &[]);
     assert!(long.notes[0].contains("too long"), "{long:?}");
-    let place = Place::new();
-    std::fs::write(place.0.join("etc/pip.conf"), b"[global]\nindex-url = \xff").unwrap();
-    let binary = place.of(Tool::Pip, &[]);
+    let fixture = RegistryFixture::new();
+    std::fs::write(fixture.0.0.join("etc/pip.conf"), b"[global]\nindex-url = \xff").unwrap();
+    let binary = fixture.of(Tool::Pip, &[]);
     assert!(binary.notes[0].contains("pip.conf is not read"), "{binary:?}");
     for found in [broken, odd, folder, long, binary] {
         assert!(found.entries.is_empty());
@@ -209,64 +208,65 @@ fn bad_files_are_notes_without_secrets() {
 #[test]
 fn npm_by_its_settings() {
     let npmrc = "; mine\nregistry = https://npm.example/repository/npm/\n@team:registry=https://${TEAM}/\n//npm.example/:_authToken=secret\n";
-    let place = Place::new().with("home/.npmrc", npmrc);
-    entries(&place.of(Tool::Npm, &[("TEAM", "team.example")]), &["npm.example:443", "team.example:443"]);
+    let fixture = RegistryFixture::new().with("home/.npmrc", npmrc);
+    entries(&fixture.of(Tool::Npm, &[("TEAM", "team.example")]), &["npm.example:443", "team.example:443"]);
     let found =
-        place.of(Tool::Npm, &[("TEAM", "t.example"), ("NPM_Config_Registry", "http://env.example:4873")]);
+        fixture.of(Tool::Npm, &[("TEAM", "t.example"), ("NPM_Config_Registry", "http://env.example:4873")]);
     entries(&found, &["env.example:4873", "t.example:443"]);
-    let place = Place::new()
+    let fixture = RegistryFixture::new()
         .with("home/etc/npmrc", "registry=https://prefix.example")
         .with("home/.npmrc", "prefix=~/\n");
-    entries(&place.of(Tool::Npm, &[]), &["prefix.example:443"]);
-    let place = Place::new().with("other", "registry=https://other.example");
-    let other = place.0.join("other");
-    let found = place.of(Tool::Npm, &[("npm_config_userconfig", other.to_str().unwrap())]);
+    entries(&fixture.of(Tool::Npm, &[]), &["prefix.example:443"]);
+    let fixture = RegistryFixture::new().with("other", "registry=https://other.example");
+    let other = fixture.0.0.join("other");
+    let found = fixture.of(Tool::Npm, &[("npm_config_userconfig", other.to_str().unwrap())]);
     entries(&found, &["other.example:443"]);
 }
 
 #[test]
 fn a_tool_is_asked_once() {
     let npm = "[ \"$*\" = 'config get registry' ] && echo https://default.example/";
-    let place = Place::new().program("npm", npm).with("home/.npmrc", "@s:registry=https://scope.example\n");
+    let fixture =
+        RegistryFixture::new().program("npm", npm).with("home/.npmrc", "@s:registry=https://scope.example\n");
     for _ in 0..2 {
-        entries(&place.of(Tool::Npm, &[]), &["scope.example:443", "default.example:443"]);
+        entries(&fixture.of(Tool::Npm, &[]), &["scope.example:443", "default.example:443"]);
     }
-    assert_eq!(place.starts(), 1);
-    assert!(place.0.join("home/.cache/guard").is_dir());
+    assert_eq!(fixture.starts(), 1);
+    assert!(fixture.0.0.join("home/.cache/guard").is_dir());
     // Another npm is asked again; so is one with another cache.
-    let place = place.program("npm", "echo https://newer.default.example/");
-    entries(&place.of(Tool::Npm, &[]), &["scope.example:443", "newer.default.example:443"]);
-    let cache = place.0.join("cache");
-    place.of(Tool::Npm, &[("XDG_CACHE_HOME", cache.to_str().unwrap())]);
-    assert_eq!((place.starts(), cache.join("guard").read_dir().unwrap().count()), (3, 1));
+    let fixture = fixture.program("npm", "echo https://newer.default.example/");
+    entries(&fixture.of(Tool::Npm, &[]), &["scope.example:443", "newer.default.example:443"]);
+    let cache = fixture.0.0.join("cache");
+    fixture.of(Tool::Npm, &[("XDG_CACHE_HOME", cache.to_str().unwrap())]);
+    assert_eq!((fixture.starts(), cache.join("guard").read_dir().unwrap().count()), (3, 1));
 }
 
 #[test]
 fn what_lies_in_the_working_tree_is_not_believed() {
-    let place = Place::new()
+    let fixture = RegistryFixture::new()
         .program("npm", "echo https://agent.example/")
         .with("work/venv/pip.conf", "[global]\nindex-url = https://agent.example/\n")
         .with("work/cargo/config.toml", "[registries.x]\nindex = \"sparse+https://agent.example/\"\n")
         .with("work/cargo/registry/index/agent.example-0123456789abcdef/config.json", "{}");
-    let work = place.0.join("work");
-    std::fs::rename(place.0.join("bin"), work.join("bin")).unwrap();
+    let work = fixture.0.0.join("work");
+    std::fs::rename(fixture.0.0.join("bin"), work.join("bin")).unwrap();
     // A link from elsewhere leads there too.
-    std::os::unix::fs::symlink(work.join("bin"), place.0.join("bin")).unwrap();
-    std::os::unix::fs::symlink(work.join("venv/pip.conf"), place.0.join("etc/pip.conf")).unwrap();
-    let path = std::env::join_paths([place.0.join("bin"), work.join("bin"), "bin".into()]).unwrap();
+    std::os::unix::fs::symlink(work.join("bin"), fixture.0.0.join("bin")).unwrap();
+    std::os::unix::fs::symlink(work.join("venv/pip.conf"), fixture.0.0.join("etc/pip.conf")).unwrap();
+    let path = std::env::join_paths([fixture.0.0.join("bin"), work.join("bin"), "bin".into()]).unwrap();
     let environment = [
         ("PATH".into(), path),
         ("VIRTUAL_ENV".into(), work.join("venv").into()),
         ("CARGO_HOME".into(), work.join("cargo").into()),
     ];
-    let (home, etc) = (place.0.join("home"), place.0.join("etc"));
+    let (home, etc) = (fixture.0.0.join("home"), fixture.0.0.join("etc"));
     // Also from further below.
     for folder in [work.clone(), work.join("below")] {
         for tool in [Tool::Npm, Tool::Pip, Tool::Cargo] {
             entries(&find_registries_with(tool, Some(&home), &environment, &etc, Some(&folder)), &[]);
         }
     }
-    assert_eq!(place.starts(), 0);
+    assert_eq!(fixture.starts(), 0);
     // Elsewhere they are the user's.
     for tool in [Tool::Pip, Tool::Cargo] {
         let found = find_registries_with(tool, Some(&home), &environment, &etc, Some(&home));
@@ -274,16 +274,16 @@ fn what_lies_in_the_working_tree_is_not_believed() {
     }
     // A program of any working tree is not started, wherever the run works.
     entries(&find_registries_with(Tool::Npm, Some(&home), &environment, &etc, Some(&home)), &[]);
-    assert_eq!(place.starts(), 0);
+    assert_eq!(fixture.starts(), 0);
 }
 
 #[test]
 fn a_tool_that_is_asked_finds_nothing_in_the_working_tree() {
     let script = "command -v node && exit 1; [ -z \"$NODE_OPTIONS$PYTHONPATH\" ] && echo https://own.example";
-    let place = Place::new().program("npm", script);
-    let work = place.0.join("work");
+    let fixture = RegistryFixture::new().program("npm", script);
+    let work = fixture.0.0.join("work");
     make_program(&work.join("bin/node"), "");
-    let path = std::env::join_paths([work.join("bin"), place.0.join("bin")]).unwrap();
+    let path = std::env::join_paths([work.join("bin"), fixture.0.0.join("bin")]).unwrap();
     let environment = [
         ("PATH".into(), path),
         ("NODE_OPTIONS".into(), "--x".into()),
@@ -291,9 +291,9 @@ fn a_tool_that_is_asked_finds_nothing_in_the_working_tree() {
     ];
     let found = find_registries_with(
         Tool::Npm,
-        Some(&place.0.join("home")),
+        Some(&fixture.0.0.join("home")),
         &environment,
-        &place.0.join("etc"),
+        &fixture.0.0.join("etc"),
         Some(&work),
     );
     entries(&found, &["own.example:443"]);
@@ -302,13 +302,13 @@ fn a_tool_that_is_asked_finds_nothing_in_the_working_tree() {
 #[test]
 fn a_tool_that_fails_or_hangs_says_nothing() {
     for script in ["exit 1", "echo https://a.example; exit 1", "yes", "echo 'not an address'", ":"] {
-        let found = Place::new().program("npm", script).of(Tool::Npm, &[]);
+        let found = RegistryFixture::new().program("npm", script).of(Tool::Npm, &[]);
         entries(&found, &[]);
         assert!(found.notes.iter().any(|note| note.contains("[network]")), "{found:?}");
     }
     let started = Instant::now();
-    let place = Place::new().program("npm", "sleep 1000 & sleep 1000");
-    entries(&place.of(Tool::Npm, &[]), &[]);
+    let fixture = RegistryFixture::new().program("npm", "sleep 1000 & sleep 1000");
+    entries(&fixture.of(Tool::Npm, &[]), &[]);
     assert!(started.elapsed() < Duration::from_secs(60));
 }
 
@@ -317,42 +317,42 @@ const PYTHON: &str = "[ \"$1\" = -c ] && echo https://default.example files.defa
 #[test]
 fn pip_by_its_settings() {
     let conf = "[global]\nindex-url = https://u:secret@pip.example/simple\nextra-index-url =\n    https://extra.example/simple\n    https://more.example/simple\n[install]\nfind-links = /opt/wheels\n";
-    let place = Place::new().with("home/.config/pip/pip.conf", conf);
-    entries(&place.of(Tool::Pip, &[]), &["pip.example:443", "extra.example:443", "more.example:443"]);
+    let fixture = RegistryFixture::new().with("home/.config/pip/pip.conf", conf);
+    entries(&fixture.of(Tool::Pip, &[]), &["pip.example:443", "extra.example:443", "more.example:443"]);
     let variables = [
         ("PIP_INDEX_URL", "https://env.example/"),
         ("PIP_EXTRA_INDEX_URL", "http://a.example http://b.example:81"),
     ];
     let expected =
         ["env.example:443", "a.example:80", "b.example:81", "extra.example:443", "more.example:443"];
-    entries(&place.of(Tool::Pip, &variables), &expected);
-    entries(&place.of(Tool::Pip, &[("PIP_CONFIG_FILE", "/dev/null")]), &[]);
+    entries(&fixture.of(Tool::Pip, &variables), &expected);
+    entries(&fixture.of(Tool::Pip, &[("PIP_CONFIG_FILE", "/dev/null")]), &[]);
     for file in ["home/.pip/pip.conf", "etc/pip.conf", "etc/xdg/pip/pip.conf"] {
-        let place = Place::new().with(file, "[global]\nindex_url=https://file.example/");
-        entries(&place.of(Tool::Pip, &[]), &["file.example:443"]);
+        let fixture = RegistryFixture::new().with(file, "[global]\nindex_url=https://file.example/");
+        entries(&fixture.of(Tool::Pip, &[]), &["file.example:443"]);
     }
 }
 
 #[test]
 fn pip_is_asked_for_its_default() {
-    let place = Place::new().program("python3", PYTHON);
+    let fixture = RegistryFixture::new().program("python3", PYTHON);
     for _ in 0..2 {
-        entries(&place.of(Tool::Pip, &[]), &["default.example:443", "files.default.example:443"]);
+        entries(&fixture.of(Tool::Pip, &[]), &["default.example:443", "files.default.example:443"]);
     }
-    assert_eq!(place.starts(), 1);
+    assert_eq!(fixture.starts(), 1);
     // More indexes are beside it; another instead of it; and none is none.
-    let found = place.of(Tool::Pip, &[("PIP_EXTRA_INDEX_URL", "https://x.example")]);
+    let found = fixture.of(Tool::Pip, &[("PIP_EXTRA_INDEX_URL", "https://x.example")]);
     entries(&found, &["x.example:443", "default.example:443", "files.default.example:443"]);
-    entries(&place.of(Tool::Pip, &[("PIP_INDEX_URL", "https://x.example")]), &["x.example:443"]);
-    entries(&place.of(Tool::Pip, &[("PIP_NO_INDEX", "1")]), &[]);
+    entries(&fixture.of(Tool::Pip, &[("PIP_INDEX_URL", "https://x.example")]), &["x.example:443"]);
+    entries(&fixture.of(Tool::Pip, &[("PIP_NO_INDEX", "1")]), &[]);
     // Who names the default gets its files.
-    let found = place.of(Tool::Pip, &[("PIP_INDEX_URL", "https://default.example/simple")]);
+    let found = fixture.of(Tool::Pip, &[("PIP_INDEX_URL", "https://default.example/simple")]);
     entries(&found, &["default.example:443", "files.default.example:443"]);
 }
 
 #[test]
 fn apt_by_its_sources() {
-    let found = Place::new()
+    let found = RegistryFixture::new()
         .with("etc/apt/sources.list", "# deb http://no.example x\ndeb [arch=amd64 signed-by=/x] http://deb.example/debian stable main # y\ndeb-src https://src.example/d x\ndeb cdrom:[x]/ y\ndeb mirror+https://m.example/l x\n")
         .with("etc/apt/sources.list.d/b.sources", "Types: deb\nURIs: http://one.example/debian\n https://two.example\nSuites: x\n y\n\n# c\nEnabled: no\nURIs: http://no.example/\n\nuris: https://three.example\n")
         .with("etc/apt/sources.list.d/a.list", "deb https://a.example x\n")
@@ -376,9 +376,9 @@ fn apt_by_its_sources() {
 fn the_real_tools() {
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let place = Place::new();
+    let fixture = RegistryFixture::new();
     let mut isolated = environment.clone();
-    isolated.push(("XDG_CACHE_HOME".into(), place.0.join("cache").into()));
+    isolated.push(("XDG_CACHE_HOME".into(), fixture.0.0.join("cache").into()));
     for (tool, program) in [(Tool::Npm, "npm"), (Tool::Pip, "python3")] {
         let is_there = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
             .any(|folder| folder.join(program).is_file());
@@ -391,10 +391,10 @@ fn the_real_tools() {
     }
     // One that has fetched nothing yet; whatever rustup needs is where it was.
     let rustup = home.map(|home| home.join(".rustup")).filter(|rustup| rustup.is_dir());
-    isolated.push(("CARGO_HOME".into(), place.0.join("empty").into()));
+    isolated.push(("CARGO_HOME".into(), fixture.0.0.join("empty").into()));
     isolated.extend(rustup.map(|rustup| ("RUSTUP_HOME".into(), rustup.into())));
-    let found = find_registries(Tool::Cargo, Some(&place.0.join("home")), &isolated);
+    let found = find_registries(Tool::Cargo, Some(&fixture.0.0.join("home")), &isolated);
     let [index, files] = found.entries.as_slice() else { panic!("cargo: {found:?}") };
     assert_eq!(index.strip_prefix("index."), files.strip_prefix("static."), "{found:?}");
-    assert!(index.ends_with(":443") && !place.0.join("empty").exists(), "{found:?}");
+    assert!(index.ends_with(":443") && !fixture.0.0.join("empty").exists(), "{found:?}");
 }

@@ -13,7 +13,7 @@ use crate::support::{
     marked_processes, unique_mark,
 };
 
-/// How often, over all worlds.
+/// How often, over all environments.
 const KILLS: usize = 200;
 
 /// Starts programs all the time, and leaves behind what wants to live on.
@@ -96,7 +96,7 @@ fn remove_group(id: &str) {
     }
 }
 
-/// After all that the world still works.
+/// guard still works in the environment afterwards.
 fn tidy(environment: &TestEnvironment) {
     assert_eq!(
         environment.expect_success("echo fine; git log --oneline | wc -l"),
@@ -218,7 +218,7 @@ fn both_are_killed() {
     });
 }
 
-/// What the directory of temporary files of a world's guard holds.
+/// What guard's directory of temporary files holds.
 fn temporary(environment: &TestEnvironment) -> Vec<String> {
     let entries = std::fs::read_dir(environment.temporary_directory()).unwrap();
     entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()

@@ -8,7 +8,7 @@ use super::server::Served;
 use crate::egress::gemini::Gemini;
 use crate::support::{TestEnvironment, guard_program, one_environment};
 
-/// The CLI in this world, with a home of its own.
+/// The CLI in this environment, with a home of its own.
 fn cli(environment: &TestEnvironment, gemini: &Gemini) -> Command {
     let home = environment.temporary_directory().join("home");
     if !home.exists() {

@@ -10,7 +10,7 @@ use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Turn};
 use crate::support::{TestEnvironment, guard_program, one_environment};
 
-/// Its command, as this person would start it.
+/// Its command, as this user starts it.
 fn inspector(environment: &TestEnvironment) -> Option<Command> {
     let program = installed("inspector/node_modules/.bin/mcp-inspector", "the MCP inspector")?;
     let mut command = environment.command(program);

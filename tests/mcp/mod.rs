@@ -46,7 +46,7 @@ fn client(
     command
 }
 
-/// What a server of this world must know to ask the agent.
+/// Sets what a server of this environment needs to start the agent.
 fn agents(command: &mut std::process::Command, environment: &TestEnvironment, gemini: &Gemini, url: &str) {
     let path = format!("{}:{}", gemini.program().parent().unwrap().display(), environment.user.path);
     command.env("PATH", path).env("GEMINI_API_KEY", "the-key").env("GOOGLE_GEMINI_BASE_URL", url);
@@ -138,7 +138,7 @@ fn tour(outcome: &RunOutcome) {
     assert!(seen["progress"].as_array().is_some_and(|all| !all.is_empty()), "{seen:#}");
 }
 
-/// Whether anything of the Gemini CLI runs in this world's directory.
+/// Whether anything of the Gemini CLI runs in the directory of this environment.
 fn is_running(environment: &TestEnvironment) -> bool {
     let folder = environment.directory.to_string_lossy().into_owned();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();

@@ -1,11 +1,11 @@
-//! Somebody else at work beside a task: people in its worktree and on its branch, other programs, other settings.
+//! Changes that others make during a task: commits in its worktree and on its branch, other programs, other settings.
 
 use std::time::{Duration, Instant};
 
 use super::bad_input::acts;
 use crate::support::{RunOutcome, TaskFixture, collect_outcome, describe_task, task_messages};
 
-/// An auditor that waits, the first time, until the world has changed: until this fails.
+/// An auditor that waits, the first time, until something has changed: until this command fails.
 fn waits_while(fixture: &TaskFixture, holds: &str) {
     let lines = format!(
         "if [[ $prompt != *'You have done this already'* ]]; then echo waiting > \"$(document)\"\n\

@@ -1,4 +1,4 @@
-//! People at gates, and people who come back.
+//! Gates at which a person decides, and tasks that a person resumes.
 
 use super::bad_input::acts;
 use crate::support::{TaskFixture, describe_task, task_messages};

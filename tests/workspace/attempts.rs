@@ -1,7 +1,7 @@
 //! An agent that makes three commits on its branch and tries to change everything else: nothing else changes.
 //!
-//! `fixtures/attempts/live.sh` is tried while the agent runs; after every single attempt the user's files are compared,
-//! byte for byte, from outside. What `left.sh` has is left behind, each in a run of its own, for guard to receive and for
+//! `fixtures/attempts/while_running.sh` is tried while the agent runs; after every single attempt the user's files are compared,
+//! byte for byte, from outside. What `left_behind.sh` has is left behind, each in a run of its own, for guard to receive and for
 //! the user's own git to find. Every attempt is also made without guard, where it must change something.
 
 use std::collections::BTreeMap;
@@ -107,7 +107,7 @@ fn differences(before: &Snapshot, after: &Snapshot) -> Vec<(PathBuf, &'static st
 }
 
 /// A user's repository with something in every place, beside it another worktree, a remote and a home.
-struct Scene<'a> {
+struct AttemptFixture<'a> {
     environment: &'a TestEnvironment,
     root: PathBuf,
 }
@@ -152,7 +152,7 @@ cd ../project
 echo changed > tracked
 "#;
 
-impl<'a> Scene<'a> {
+impl<'a> AttemptFixture<'a> {
     fn new(environment: &'a TestEnvironment) -> Self {
         let root = environment.directory.parent().unwrap().to_path_buf();
         environment.run_outside(SETUP);
@@ -303,15 +303,15 @@ fn is_own(path: &Path, git: &Path, name: &str) -> bool {
 
 #[test]
 fn nothing_of_the_users_changes_while_an_agent_tries() {
-    let list = List::read("live.sh");
+    let list = List::read("while_running.sh");
     assert!(list.attempts.len() >= 60 || std::env::var_os("GUARD_ATTEMPTS").is_some());
     in_every_environment_at_once(|environment| {
-        let scene = Scene::new(environment);
-        let before = scene.user();
-        let plan = scene.plan("live", &list, &list.attempts, true, false);
+        let fixture = AttemptFixture::new(environment);
+        let before = fixture.user();
+        let plan = fixture.plan("live", &list, &list.attempts, true, false);
         let mut last: Option<Snapshot> = None;
-        let agent = scene.guarded("live", &plan);
-        let (outcome, failures) = scene.watch("live", agent, list.attempts.len(), |_, first, now| {
+        let agent = fixture.guarded("live", &plan);
+        let (outcome, failures) = fixture.watch("live", agent, list.attempts.len(), |_, first, now| {
             // Also the run's own branch and directory: the agent has only its quarantine.
             let found = differences(last.as_ref().unwrap_or(first), now);
             if found.is_empty() {
@@ -330,46 +330,51 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
         assert_eq!(result["findings"], json!([]), "{}", problem());
         assert!(!result["denials"].as_array().unwrap().is_empty(), "{}", problem());
         let range = "main..refs/heads/task/live";
-        assert_eq!(scene.git(&scene.repository(), &["rev-list", "--count", range]), "3", "{}", problem());
-        let found = foreign(&scene, "live", &before, true);
+        assert_eq!(fixture.git(&fixture.repository(), &["rev-list", "--count", range]), "3", "{}", problem());
+        let found = foreign(&fixture, "live", &before, true);
         assert!(found.is_empty(), "{}: {found:?}", environment.name());
     });
 }
 
 /// What is different from before beside the branch, its own directory and, if they were received, its commits' objects.
-fn foreign(scene: &Scene<'_>, name: &str, before: &Snapshot, received: bool) -> Vec<(PathBuf, &'static str)> {
-    let repository = scene.repository();
+fn foreign(
+    fixture: &AttemptFixture<'_>,
+    name: &str,
+    before: &Snapshot,
+    received: bool,
+) -> Vec<(PathBuf, &'static str)> {
+    let repository = fixture.repository();
     let git = repository.join(".git");
     let mut allowed: Vec<PathBuf> =
         ["worktrees", "refs/heads/task", "logs/refs/heads/task"].map(|folder| git.join(folder)).to_vec();
     if received {
         let range = format!("main..refs/heads/task/{name}");
-        let objects = scene.git(&repository, &["rev-list", "--objects", "--no-object-names", &range]);
+        let objects = fixture.git(&repository, &["rev-list", "--objects", "--no-object-names", &range]);
         for (folder, file) in objects.lines().map(|id| id.split_at(2)) {
             allowed.push(git.join("objects").join(folder));
             allowed.push(git.join("objects").join(folder).join(file));
         }
     }
-    let mut found = differences(before, &scene.user());
+    let mut found = differences(before, &fixture.user());
     found.retain(|(path, what)| !(is_own(path, &git, name) || allowed.contains(path) && *what == "new"));
     found
 }
 
 #[test]
 fn without_guard_every_attempt_changes_something() {
-    let list = List::read("live.sh");
+    let list = List::read("while_running.sh");
     in_every_environment_at_once(|environment| {
         // Namespaces are guard's.
         if environment.namespaces {
             return;
         }
-        let scene = Scene::new(environment);
-        let plan = scene.plan("live", &list, &list.attempts, true, true);
-        let git = scene.repository().join(".git");
+        let fixture = AttemptFixture::new(environment);
+        let plan = fixture.plan("live", &list, &list.attempts, true, true);
+        let git = fixture.repository().join(".git");
         let attempts: BTreeMap<&str, &Attempt> =
             list.attempts.iter().map(|attempt| (attempt.name.as_str(), attempt)).collect();
-        let agent = scene.bare("live", &plan);
-        let (_, failures) = scene.watch("live", agent, list.attempts.len(), |report, first, now| {
+        let agent = fixture.bare("live", &plan);
+        let (_, failures) = fixture.watch("live", agent, list.attempts.len(), |report, first, now| {
             let found = differences(first, now);
             // Objects that nothing leads to, or only the own branch, change nothing.
             let is_object = |path: &Path| {
@@ -390,7 +395,7 @@ fn without_guard_every_attempt_changes_something() {
 }
 
 /// What the user does after a run, in the worktree and with the branch. Says how `git status` ended.
-fn look_around(scene: &Scene<'_>, name: &str) -> i32 {
+fn look_around(fixture: &AttemptFixture<'_>, name: &str) -> i32 {
     let script = r#"
         cd "$1" && timeout 10 git status > /dev/null; status=$?
         for words in 'diff' 'diff HEAD~1' 'log -p -2' 'submodule status' 'stash list'; do timeout 10 git $words; done
@@ -400,31 +405,31 @@ fn look_around(scene: &Scene<'_>, name: &str) -> i32 {
         rm -rf "$2/tmp/clone" && timeout 10 git clone -q . "$2/tmp/clone" && cd "$2/tmp/clone" \
             && timeout 10 git merge --no-commit --no-ff "origin/$3"
         exit $status"#;
-    let mut command = scene.command("bash");
-    command.args(["-c", script, "-"]).arg(scene.tree(name)).arg(&scene.root).arg(format!("task/{name}"));
+    let mut command = fixture.command("bash");
+    command.args(["-c", script, "-"]).arg(fixture.tree(name)).arg(&fixture.root).arg(format!("task/{name}"));
     let output = command.output().unwrap();
     output.status.code().unwrap_or(-1)
 }
 
 /// Whether a planted program has run outside; it is forgotten then.
-fn canary(scene: &Scene<'_>) -> bool {
-    std::fs::remove_file(scene.root.join("canary/ran")).is_ok()
+fn canary(fixture: &AttemptFixture<'_>) -> bool {
+    std::fs::remove_file(fixture.root.join("canary/ran")).is_ok()
 }
 
 #[test]
 fn what_is_left_behind_changes_nothing() {
-    let list = List::read("left.sh");
+    let list = List::read("left_behind.sh");
     in_every_environment_at_once(|environment| {
-        let scene = Scene::new(environment);
+        let fixture = AttemptFixture::new(environment);
         let mut failures = Vec::new();
         for (number, attempt) in list.attempts.iter().enumerate() {
-            // Receiving is outside the sandbox: both persons, both ways, by turns.
+            // Receiving is outside the sandbox: both users, with and without namespaces, in turn.
             let turn = usize::from(environment.namespaces) + 2 * usize::from(environment.user.name == "root");
-            if number % 4 != turn && !attempt.notes.contains_key("worlds") {
+            if number % 4 != turn && !attempt.notes.contains_key("environments") {
                 continue;
             }
             let name = format!("left-{number}");
-            let found = leave(&scene, &name, &list, attempt);
+            let found = leave(&fixture, &name, &list, attempt);
             failures.extend(found.into_iter().map(|found| format!("{}: {found}", attempt.name)));
         }
         assert!(failures.is_empty(), "{}:\n{}", environment.name(), failures.join("\n"));
@@ -432,11 +437,11 @@ fn what_is_left_behind_changes_nothing() {
 }
 
 /// One run that leaves something behind; what is wrong afterwards.
-fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<String> {
-    let before = scene.user();
-    let plan = scene.plan(name, list, std::slice::from_ref(attempt), false, false);
-    let outcome = scene.environment.collect_outcome(scene.guarded(name, &plan), Instant::now());
-    let (result, repository) = (&outcome.result, scene.repository());
+fn leave(fixture: &AttemptFixture<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<String> {
+    let before = fixture.user();
+    let plan = fixture.plan(name, list, std::slice::from_ref(attempt), false, false);
+    let outcome = fixture.environment.collect_outcome(fixture.guarded(name, &plan), Instant::now());
+    let (result, repository) = (&outcome.result, fixture.repository());
     let mut wrong = Vec::new();
     let ends = attempt.notes.get("ends").map_or("received 3", String::as_str);
     let branch = format!("refs/heads/task/{name}");
@@ -444,7 +449,7 @@ fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<S
     if !serde_json::from_str(reported.trim()).is_ok_and(|report| came_to_its_end(&report)) {
         wrong.push("the attempt was not made".to_string());
     }
-    if canary(scene) {
+    if canary(fixture) {
         wrong.push("guard ran what was planted".to_string());
     }
     if let Some(words) = ends.strip_prefix("refused ") {
@@ -453,31 +458,33 @@ fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<S
             wrong.push(format!("not refused for {words:?}"));
         }
         let run = result["run_id"].as_str().unwrap_or_default();
-        let kept = scene.environment.runs_directory().join(run).join("git");
+        let kept = fixture.environment.runs_directory().join(run).join("git");
         if kept.symlink_metadata().is_err() || result["worktree"]["unreceived"] != json!(true) {
             wrong.push("the quarantine was not kept".to_string());
         }
-        if scene.git(&repository, &["rev-parse", &branch]) != scene.git(&repository, &["rev-parse", "main"]) {
+        if fixture.git(&repository, &["rev-parse", &branch])
+            != fixture.git(&repository, &["rev-parse", "main"])
+        {
             wrong.push("the branch was moved".to_string());
         }
     } else {
         let count = ends.strip_prefix("received ").and_then(|count| count.parse::<usize>().ok()).unwrap();
         let commits = result["commits"].as_array().map_or(0, Vec::len);
         let range = format!("main..{branch}");
-        let real = scene.git(&repository, &["rev-list", "--count", &range]);
+        let real = fixture.git(&repository, &["rev-list", "--count", &range]);
         if result["success"] != json!(true) || commits != count || real != count.to_string() {
             wrong.push(format!("{commits} and {real} commits instead of {count}"));
         }
     }
-    let found = foreign(scene, name, &before, ends.starts_with("received"));
+    let found = foreign(fixture, name, &before, ends.starts_with("received"));
     if !found.is_empty() {
         wrong.push(format!("changed: {found:?}"));
     }
-    let status = look_around(scene, name);
+    let status = look_around(fixture, name);
     if status != 0 {
         wrong.push(format!("git status in the worktree ends with {status}"));
     }
-    if canary(scene) {
+    if canary(fixture) {
         wrong.push("the user's git ran what was planted".to_string());
     }
     if !wrong.is_empty() {
@@ -488,23 +495,23 @@ fn leave(scene: &Scene<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<S
 
 #[test]
 fn without_guard_what_is_left_behind_matters() {
-    let list = List::read("left.sh");
+    let list = List::read("left_behind.sh");
     in_every_environment_at_once(|environment| {
         if environment.namespaces {
             return;
         }
-        let scene = Scene::new(environment);
-        let plan = scene.plan("left", &list, &list.attempts, true, true);
+        let fixture = AttemptFixture::new(environment);
+        let plan = fixture.plan("left", &list, &list.attempts, true, true);
         let attempts: BTreeMap<&str, &Attempt> =
             list.attempts.iter().map(|attempt| (attempt.name.as_str(), attempt)).collect();
-        let agent = scene.bare("left", &plan);
-        let (_, failures) = scene.watch("left", agent, list.attempts.len(), |report, first, now| {
+        let agent = fixture.bare("left", &plan);
+        let (_, failures) = fixture.watch("left", agent, list.attempts.len(), |report, first, now| {
             let expected = attempts[report["name"].as_str().unwrap()].notes.get("canary").map(String::as_str);
             let found = differences(first, now);
             let is_real = match expected {
                 Some("git") => {
-                    look_around(&scene, "left");
-                    canary(&scene)
+                    look_around(&fixture, "left");
+                    canary(&fixture)
                 }
                 Some(_) => true,
                 None => !found.is_empty(),

@@ -119,7 +119,7 @@ fn first_difference(what: &str, bare: &[u8], guarded: &[u8]) -> String {
 const LAST: Case =
     ("state at the end", "git ls-files -s; git status --porcelain=v2 -b; git diff; git diff --cached");
 
-/// Where a world keeps everything.
+/// The directory of an environment.
 fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }

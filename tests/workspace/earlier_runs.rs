@@ -9,7 +9,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// guard as this person starts it below the world's root: what it ended with, and all it said.
+/// Runs guard below the root of the environment; its exit code and everything it printed.
 fn guard_in(environment: &TestEnvironment, folder: &str, options: &[&str], script: &str) -> (i32, String) {
     let mut command = environment.command(crate::support::guard_program());
     let namespaces = if environment.namespaces { "require" } else { "off" };

@@ -10,7 +10,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// Runs a script in a directory of the world and gives `KIND PATH` of every file that changed, in order.
+/// Runs a script in a directory of the environment and returns `KIND PATH` of every file that changed, in order.
 fn changed(
     environment: &TestEnvironment,
     folder: &str,

@@ -16,7 +16,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// `guard run` in the world's main repository, on a task of this name.
+/// `guard run` in the main repository of the environment, on a task of this name.
 fn task(environment: &TestEnvironment, name: &str, options: &[&str], script: &str) -> Command {
     let options = [&["--json", "--policy", "strict", "--name", name, "--no-toolchains"], options].concat();
     let mut command = environment.guard_run(&options, &["bash", "-c", script]);
