@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::request::{ExecRequest, text};
 use crate::command::{Access, Analysis, Context, Cwd, Request};
-use crate::decide::Verdict;
+use crate::decide::{self, Verdict};
 use crate::policy::{Action, Policy};
 use crate::supervisor::Repositories;
 use crate::supervisor::shim::protocol::{Answer, Question};
@@ -59,8 +59,9 @@ impl ExecJudge {
                 let request = Request::Argv(argv.clone());
                 let judged = self.repositories.judge(&self.policy, &request, &context);
                 depends_on_repository |= judged.depends_on_repository;
-                let verdict = self.with_temporary_directory_hint(judged.verdict, &judged.analysis);
+                let mut verdict = self.with_temporary_directory_hint(judged.verdict, &judged.analysis);
                 if worst.as_ref().is_none_or(|known| verdict.action() > known.action()) {
+                    decide::explain(&self.policy, &mut verdict, &judged.analysis, &context);
                     worst = Some(verdict);
                 }
             }
