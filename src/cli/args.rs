@@ -3,9 +3,11 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::durations::{parse_pause, parse_seconds};
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
 use super::logging::LogOptions;
@@ -216,7 +218,7 @@ Examples:
   guard run -- cargo test
   guard run --policy strict -- gemini -p 'add a dark mode toggle'
   guard run --name dark-mode -- gemini -p 'add a dark mode toggle'   # in a repository: branch task/dark-mode
-  guard run --json --timeout 60 -- ./agent.sh | jq .denials
+  guard run --json --timeout 5m -- ./agent.sh | jq .denials
   guard run --preset node -- npm ci                   # opens the registry that your npm is configured for
   guard run --listen 3000 -- npm run dev              # a server at http://127.0.0.1:3000/ while it runs
   guard run --dry-run -- npm test                     # shows every path, variable and limit; runs nothing
@@ -331,13 +333,13 @@ pub(crate) struct Run {
     /// Set an environment variable for the command; NAME alone passes the current value; repeatable
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
-    /// Stop the run after this many seconds without output, without a new program and with less than 2 % CPU use; 0 means
-    /// never [default: the policy's value; never if standard input is a terminal]
-    #[arg(long, value_name = "SECONDS")]
+    /// Stop the run after this time without output, without a new program and with less than 2 % CPU use: seconds, or 90s,
+    /// 5m, 2h, 1d; 0 means never [default: the policy's value; never if standard input is a terminal]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) timeout: Option<u64>,
-    /// Stop the run after this many seconds in total; 0 means never [default: the policy's value; never if standard input is
-    /// a terminal]
-    #[arg(long, value_name = "SECONDS")]
+    /// Stop the run after this time in total: seconds, or 90s, 5m, 2h, 1d; 0 means never [default: the policy's value; never
+    /// if standard input is a terminal]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) max_duration: Option<u64>,
     /// Copy the content of this directory into the private home before the run; repeatable, later directories replace files
     /// of earlier ones
@@ -742,9 +744,9 @@ pub(crate) struct Replay {
     /// Play N times as fast as recorded; `max` or 0 plays without pauses
     #[arg(long, default_value = "1", value_name = "N")]
     pub(crate) speed: String,
-    /// Shorten longer pauses to this many seconds
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) max_pause: Option<f64>,
+    /// Shorten longer pauses to this time: seconds such as 2 or 0.5, or 90s, 5m
+    #[arg(long, value_name = "TIME", value_parser = parse_pause)]
+    pub(crate) max_pause: Option<Duration>,
     /// Print every recorded byte unchanged, even on a terminal
     #[arg(long)]
     pub(crate) raw: bool,

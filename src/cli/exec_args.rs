@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::durations::parse_seconds;
+
 pub(crate) const EXEC_EXAMPLES: &str = "\
 Examples:
   guard exec 'add a dark mode toggle' --cd ~/app          # works on a new branch, in a separate worktree
@@ -83,11 +85,12 @@ pub(crate) struct RequestOptions {
     /// Continue this conversation: the SESSION_ID of an earlier result
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// Stop the agent after this many seconds without output, without a new program and without CPU use [default: 300]
-    #[arg(long, value_name = "SECONDS")]
+    /// Stop the agent after this time without output, without a new program and without CPU use: seconds, or 90s, 5m, 2h
+    /// [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) timeout: Option<u64>,
-    /// Stop the agent after this many seconds in total [default: 1800]
-    #[arg(long, value_name = "SECONDS")]
+    /// Stop the agent after this time in total: seconds, or 90s, 5m, 2h [default: 30m]
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) max_duration: Option<u64>,
     /// How many times guard retries after a temporary failure [default: 1]
     #[arg(long, value_name = "N")]

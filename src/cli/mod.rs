@@ -13,6 +13,7 @@ mod config;
 mod defaults;
 mod demo;
 mod doctor;
+mod durations;
 mod exec;
 mod exec_args;
 mod exit_code;

@@ -54,12 +54,7 @@ fn pace(args: &Replay) -> Result<Pace, Failure> {
             "give a number such as 4 or 0.5, or `max`",
         ));
     };
-    let longest = match args.max_pause {
-        None => Duration::MAX,
-        Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| {
-            Failure::usage(format!("--max-pause {seconds}: {error}"), "give seconds, such as 2 or 0.5")
-        })?,
-    };
+    let longest = args.max_pause.unwrap_or(Duration::MAX);
     Ok(Pace { speed, longest, due: Duration::ZERO, began: Instant::now(), last: None })
 }
 

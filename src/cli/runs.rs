@@ -11,6 +11,7 @@ use super::exit_code::Exit;
 use super::log::store;
 use super::policy::print_json;
 use super::{Failure, note};
+use crate::policy::TimeLimit;
 use crate::terminal_text;
 use crate::transcript::{Run, RunState, Store};
 use crate::workspace::{Record, State};
@@ -102,21 +103,10 @@ fn size(bytes: u64) -> String {
 
 /// Parses ages such as `30d`.
 fn parse_age(text: &str) -> Result<SignedDuration, Failure> {
-    let parsed = || {
-        let unit = text.chars().next_back()?;
-        let number: i64 =
-            text[..text.len() - unit.len_utf8()].trim().parse().ok().filter(|number| *number >= 0)?;
-        let seconds = match unit {
-            's' => 1,
-            'm' => 60,
-            'h' => 3_600,
-            'd' => 86_400,
-            'w' => 7 * 86_400,
-            _ => return None,
-        };
-        number.checked_mul(seconds).map(SignedDuration::from_secs)
-    };
-    parsed().ok_or_else(|| {
+    // A number alone would be seconds. Who types `--older-than 30` means days, and would lose every run.
+    let has_unit = text.trim().ends_with(|last: char| last.is_ascii_alphabetic());
+    let age = TimeLimit::parse(text).filter(|_| has_unit).and_then(|age| i64::try_from(age.0).ok());
+    age.map(SignedDuration::from_secs).ok_or_else(|| {
         Failure::usage(
             format!("--older-than {text}: invalid time"),
             "give a number with the unit s, m, h, d or w, such as 30d",

@@ -407,7 +407,7 @@ enum ResumeFrom<'a> {
 }
 
 fn limit_overrides(bounds: &TaskBounds) -> LimitOverrides {
-    let TaskBounds { max_tokens, max_cost, max_minutes, rounds } = bounds;
+    let TaskBounds { max_tokens, max_cost, max_duration, max_minutes, rounds } = bounds;
     let mut overrides = LimitOverrides::default();
     let mut add = |step: &Option<String>, more: Bounds| {
         let known = match step {
@@ -421,6 +421,9 @@ fn limit_overrides(bounds: &TaskBounds) -> LimitOverrides {
     }
     for limit in max_cost {
         add(&limit.step, Bounds { cost: Some(limit.value), ..Bounds::default() });
+    }
+    for limit in max_duration {
+        add(&limit.step, Bounds { minutes: Some(limit.value as f64 / 60.0), ..Bounds::default() });
     }
     for limit in max_minutes {
         add(&limit.step, Bounds { minutes: Some(limit.value), ..Bounds::default() });

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::durations::parse_seconds;
+
 pub(super) const TASK_EXAMPLES: &str = "\
 Examples:
   guard task \"Add a simple Dark Mode toggle to the main settings page. Use a checkbox.\"
@@ -111,6 +113,14 @@ fn parse_branch_prefix(text: &str) -> Result<String, String> {
     }
 }
 
+fn parse_step_seconds(text: &str) -> Result<LimitArg<u64>, String> {
+    let (step, time) = match text.split_once('=') {
+        Some((step, time)) => (Some(step.to_string()), time),
+        None => (None, text),
+    };
+    Ok(LimitArg { step, value: parse_seconds(time)? })
+}
+
 fn parse_amount(text: &str) -> Result<LimitArg<f64>, String> {
     let limit: LimitArg<f64> = text.parse()?;
     let is_valid = limit.value.is_finite() && limit.value >= 0.0;
@@ -125,7 +135,10 @@ pub(crate) struct TaskBounds {
     /// The maximum cost of the models, for the whole task or for one step; repeatable
     #[arg(long, value_name = "[STEP=]AMOUNT", value_parser = parse_amount)]
     pub(crate) max_cost: Vec<LimitArg<f64>>,
-    /// The maximum number of minutes that agents work, for the whole task or for one step; repeatable
+    /// The maximum time that agents work, for the whole task or for one step: seconds, or 90s, 5m, 2h; repeatable
+    #[arg(long, value_name = "[STEP=]TIME", value_parser = parse_step_seconds, conflicts_with = "max_minutes")]
+    pub(crate) max_duration: Vec<LimitArg<u64>>,
+    /// The same in minutes
     #[arg(long, value_name = "[STEP=]N", value_parser = parse_amount)]
     pub(crate) max_minutes: Vec<LimitArg<f64>>,
     /// The maximum number of times that each step, or this one step, may run; repeatable

@@ -58,7 +58,7 @@ pub struct RunDefaults {
 pub struct TimeLimit(pub u64);
 
 impl TimeLimit {
-    /// Parses seconds, or a number with `s`, `m`, `h` or `d`.
+    /// Parses seconds, or a number with `s`, `m`, `h`, `d` or `w`.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let unit = text.chars().next_back()?;
@@ -67,6 +67,7 @@ impl TimeLimit {
             'm' => 60,
             'h' => 3_600,
             'd' => 86_400,
+            'w' => 7 * 86_400,
             _ if unit.is_ascii_digit() => return text.parse().ok().map(Self),
             _ => return None,
         };

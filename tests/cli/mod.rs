@@ -5,6 +5,7 @@ mod front_door;
 mod learn;
 mod log;
 mod logging;
+mod manners;
 mod network;
 mod policy_commands;
 mod repository;
