@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::colour::ColourOptions;
 use super::durations::{parse_pause, parse_seconds};
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
@@ -19,6 +20,8 @@ use super::task_args::{TASK_EXAMPLES, Task, WORKFLOW_EXAMPLES, Workflow};
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) log: LogOptions,
+    #[command(flatten)]
+    pub(crate) colour: ColourOptions,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

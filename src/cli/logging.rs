@@ -39,10 +39,10 @@ pub(crate) struct LogOptions {
     ///
     /// GUARD_LOG gives a finer filter, such as `debug` or `guard::launch=debug,guard::workspace=info`. The log goes to
     /// standard error, or to the file of --log-file or GUARD_LOG_FILE.
-    #[arg(long, short, global = true, action = clap::ArgAction::Count, help_heading = "Logging")]
+    #[arg(long, short, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     verbose: u8,
     /// Append the log to FILE instead of writing it to standard error
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Logging")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     log_file: Option<PathBuf>,
 }
 

@@ -9,6 +9,7 @@ mod args;
 mod audit;
 mod check;
 mod check_connect;
+mod colour;
 mod config;
 mod defaults;
 mod demo;
@@ -38,12 +39,13 @@ mod workflow;
 mod worktree;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::policy::{Diagnostic, PolicyError};
+use colour::{stderr_colour, stdout_colour};
 use exit_code::Exit;
 
 pub use exit_code::{EXIT_CODES, ExitCodes};
@@ -58,7 +60,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match args::Cli::try_parse_from(args) {
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
             // Printing help fails only if the reader is gone.
@@ -67,6 +69,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
             return if is_help { Exit::Success.into() } else { Exit::Usage.into() };
         }
     };
+    colour::start(&cli.colour);
     if let Err(failure) = logging::start(&cli.log) {
         note(&failure.render());
         return Exit::Usage.into();
@@ -108,6 +111,13 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
             Exit::Usage.into()
         }
     }
+}
+
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<args::Cli, clap::Error> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let mut command = args::Cli::command().color(colour::choice_in(&args));
+    let mut matches = command.try_get_matches_from_mut(args)?;
+    args::Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// The most problems shown for one file.
@@ -165,14 +175,6 @@ impl Failure {
             },
         }
     }
-}
-
-fn stderr_colour() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
-}
-
-fn stdout_colour() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 /// Prints a line to standard error. A missing reader is not an error.

@@ -126,7 +126,7 @@ fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
 fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find(run)?;
     let text = workspace::diff(&folder, stat)?;
-    if super::stdout_colour() || std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+    if std::io::IsTerminal::is_terminal(&std::io::stdout()) {
         // An agent's files can hold control sequences, which a terminal would obey.
         for line in String::from_utf8_lossy(&text).lines() {
             writeln!(out, "{}", terminal_text::escape(line))?;

@@ -14,7 +14,7 @@ fn times_are_typed_with_units() {
     );
     user.sees("guard run --max-duration 1s -- sleep 60; echo ended with $?", &["ended with 124"]);
     user.sees(
-        "guard exec --max-duration 1s -- sleep 60 < /dev/null; echo ended with $?",
+        "guard exec --max-duration 1s --max-retries 0 -- sleep 60 < /dev/null; echo ended with $?",
         &["ended with 124"],
     );
     user.sees("guard runs prune --older-than 1h", &["0 of 2 runs"]);
@@ -22,4 +22,21 @@ fn times_are_typed_with_units() {
     user.sees("guard runs prune --older-than 30; test $? = 2 && echo usage", &["such as 30d", "usage"]);
     user.sees("guard runs prune --older-than 0s", &["2 of 2 runs"]);
     user.sees("guard task --max-duration plan=never x; test $? = 2 && echo usage", &["such as 90s", "usage"]);
+}
+
+#[test]
+fn colours_are_chosen() {
+    let user = UserShell::new("manners-colours");
+    let denied = |setting: &str, option: &str| {
+        user.ends(&format!("{setting} guard check {option} -- git push")).0.contains("\x1b[")
+    };
+    assert!(!denied("", ""));
+    assert!(denied("", "--color always"));
+    assert!(denied("CLICOLOR_FORCE=1", ""));
+    assert!(!denied("CLICOLOR_FORCE=1", "--color=never"));
+    assert!(!denied("CLICOLOR_FORCE=1 NO_COLOR=1", ""));
+    assert!(denied("NO_COLOR=1", "--color always"));
+    assert!(user.types("guard --color always --help").contains("\x1b["));
+    assert!(!user.types("CLICOLOR_FORCE=1 guard --color never --help").contains("\x1b["));
+    user.sees("guard --color sometimes runs; echo $?", &["sometimes", "auto, always, never", "2"]);
 }
