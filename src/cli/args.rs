@@ -12,11 +12,20 @@ use super::durations::{parse_pause, parse_seconds};
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
 use super::logging::LogOptions;
+use super::shell_args::{
+    COMPLETIONS_EXAMPLES, Complete, Completions, HELP_EXAMPLES, Help, MAN_EXAMPLES, Man,
+};
 use super::task_args::{TASK_EXAMPLES, Task, WORKFLOW_EXAMPLES, Workflow};
 
 /// Run AI coding agents without trusting them: a TOML policy judges every command they start.
 #[derive(Debug, Parser)]
-#[command(name = "guard", version, propagate_version = true, max_term_width = 110)]
+#[command(
+    name = "guard",
+    version,
+    propagate_version = true,
+    max_term_width = 110,
+    disable_help_subcommand = true
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) log: LogOptions,
@@ -97,6 +106,18 @@ pub(crate) enum Command {
     /// List, show, merge, receive and remove the branches and worktrees that runs left
     #[command(subcommand, after_help = WORKTREE_EXAMPLES)]
     Worktree(Worktree),
+    /// Print a completion script for a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(Completions),
+    /// Print the manual page of guard, or write the pages of all commands
+    #[command(after_help = MAN_EXAMPLES)]
+    Man(Man),
+    /// Explain a command or a topic: policies, network, keys, agents, git, exit-codes
+    #[command(after_help = HELP_EXAMPLES)]
+    Help(Help),
+    /// Print the values that completion scripts offer
+    #[command(name = "__complete", hide = true)]
+    Complete(Complete),
 }
 
 const MCP_EXAMPLES: &str = "\
@@ -240,141 +261,141 @@ pub(crate) struct Run {
     /// In a repository: the name for the run's branch and worktree [default: the run's id]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// In a repository: the commit to start the branch at [default: HEAD]
-    #[arg(long, value_name = "REV")]
-    pub(crate) base: Option<String>,
-    /// In a repository: work in the linked worktree that contains the directory, on the branch checked out there
-    #[arg(long, conflicts_with_all = ["name", "base"])]
-    pub(crate) here: bool,
-    /// In a repository: continue on this existing branch, in the linked worktree that has it checked out (see --worktree).
-    /// With --name, guard creates a new branch and worktree if this branch does not exist
-    #[arg(long, value_name = "BRANCH", requires = "worktree", conflicts_with_all = ["base", "here"])]
-    pub(crate) branch: Option<String>,
-    /// With --branch: the path of the worktree that has the branch checked out
-    #[arg(long, value_name = "DIR", requires = "branch")]
-    pub(crate) worktree: Option<PathBuf>,
-    /// In a repository: work in the directory itself, with its repository read-only; no worktree, no branch, no commits
-    #[arg(long, conflicts_with_all = ["name", "base", "here", "branch", "auto", "keep", "discard"])]
-    pub(crate) in_place: bool,
-    /// In a repository: trust its git configuration. Without this option, guard refuses a configuration that names programs
-    /// (filters), other repositories or files outside, because an earlier agent may have written it
+    /// Which agent COMMAND is, or `none` [default: detected from the program's name]. guard puts the agent's settings and its
+    /// conversations about this repository into the private home, opens the gateway to its API, and reports the agent's
+    /// answer as the result
+    #[arg(long, value_name = "NAME|none")]
+    pub(crate) agent: Option<String>,
+    /// Show what guard would run and which access it would get, and run nothing
     #[arg(long)]
-    pub(crate) trust_repository: bool,
-    /// Run even if guard cannot protect the git repositories in directories that the command may write to (no namespaces, or
-    /// too many files to search). guard then only reports changes to them at the end
-    #[arg(long)]
-    pub(crate) allow_unprotected_repositories: bool,
-    /// In a repository: do not bring the dependencies of your checkout (node_modules, virtual environments, vendor, target)
-    /// into the worktree
-    #[arg(long)]
-    pub(crate) no_deps: bool,
-    /// In a repository: start the worktree with your uncommitted changes and untracked files
-    #[arg(long, conflicts_with_all = ["base", "here", "branch", "in_place"])]
-    pub(crate) with_changes: bool,
-    /// In a repository: link this untracked path of your checkout into the worktree, read-only; repeatable
-    #[arg(long, value_name = "PATH")]
-    pub(crate) link: Vec<String>,
-    /// In a repository: copy this untracked path of your checkout into the worktree; repeatable
-    #[arg(long, value_name = "PATH")]
-    pub(crate) copy: Vec<String>,
-    /// Remove the worktree and branch if the run left nothing new in them, and keep them otherwise (the default)
-    #[arg(long, conflicts_with_all = ["keep", "discard"])]
-    pub(crate) auto: bool,
-    /// Keep the worktree and branch even if the run left nothing new in them
-    #[arg(long, conflicts_with = "discard")]
-    pub(crate) keep: bool,
-    /// Remove the worktree and branch at the end; guard saves commits and uncommitted work under refs/guard/
-    #[arg(long)]
-    pub(crate) discard: bool,
+    pub(crate) dry_run: bool,
     /// Print one JSON object at the end instead of the command's output
     #[arg(long)]
     pub(crate) json: bool,
     /// Print every event as a line of JSON, with the result as the last line
     #[arg(long)]
     pub(crate) stream_json: bool,
-    /// Show what guard would run and which access it would get, and run nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
     /// Print no summary at the end
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// Whether the run gets private namespaces, instead of what the policy says
-    #[arg(long, value_enum)]
-    pub(crate) namespaces: Option<NamespaceChoice>,
     /// Allow the command to read this file or directory too; repeatable
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, help_heading = "Access", value_name = "PATH")]
     pub(crate) read: Vec<PathBuf>,
     /// Allow the command to write this file or directory too; repeatable
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, help_heading = "Access", value_name = "PATH")]
     pub(crate) write: Vec<PathBuf>,
     /// A command that this run may use although the policy denies it: `'git rebase'`. Only the rules that deny exactly this
     /// command are lifted, and only for it
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, help_heading = "Access", value_name = "COMMAND")]
     pub(crate) allow: Vec<String>,
     /// Allow connections to this host too: `example.org`, `*.example.org:443`, `GET example.org/path`; repeatable
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, help_heading = "Access", value_name = "HOST")]
     pub(crate) allow_host: Vec<String>,
     /// Allow the command to listen on this port, on loopback only; repeatable. Every program on this machine can connect to
     /// it
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, help_heading = "Access", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) listen: Vec<u16>,
     /// Allow the hosts and gateways of a network preset (see `guard policy presets`): rust, node, python, debian, …
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, help_heading = "Access", value_name = "NAME", value_delimiter = ',')]
     pub(crate) preset: Vec<String>,
-    /// Refuse to start if an API key that a preset needs is missing; guard always does this for known agents
-    #[arg(long)]
-    pub(crate) require_keys: bool,
-    /// Stop the run after the models have used N tokens, input and output together
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) max_tokens: Option<u64>,
-    /// Stop the run after N requests to models
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) max_requests: Option<u64>,
-    /// Stop the run when the models have cost this much, by the prices in config.toml
-    #[arg(long, value_name = "AMOUNT")]
-    pub(crate) max_cost: Option<f64>,
     /// Set an environment variable for the command; NAME alone passes the current value; repeatable
-    #[arg(long, value_name = "NAME[=VALUE]")]
+    #[arg(long, help_heading = "Access", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
+    /// In a repository: the commit to start the branch at [default: HEAD]
+    #[arg(long, help_heading = "Git", value_name = "REV")]
+    pub(crate) base: Option<String>,
+    /// In a repository: work in the linked worktree that contains the directory, on the branch checked out there
+    #[arg(long, help_heading = "Git", conflicts_with_all = ["name", "base"])]
+    pub(crate) here: bool,
+    /// In a repository: continue on this existing branch, in the linked worktree that has it checked out (see --worktree).
+    /// With --name, guard creates a new branch and worktree if this branch does not exist
+    #[arg(long, help_heading = "Git", value_name = "BRANCH", requires = "worktree", conflicts_with_all = ["base", "here"])]
+    pub(crate) branch: Option<String>,
+    /// With --branch: the path of the worktree that has the branch checked out
+    #[arg(long, help_heading = "Git", value_name = "DIR", requires = "branch")]
+    pub(crate) worktree: Option<PathBuf>,
+    /// In a repository: work in the directory itself, with its repository read-only; no worktree, no branch, no commits
+    #[arg(long, help_heading = "Git", conflicts_with_all = ["name", "base", "here", "branch", "auto", "keep", "discard"])]
+    pub(crate) in_place: bool,
+    /// In a repository: trust its git configuration. Without this option, guard refuses a configuration that names programs
+    /// (filters), other repositories or files outside, because an earlier agent may have written it
+    #[arg(long, help_heading = "Git")]
+    pub(crate) trust_repository: bool,
+    /// Run even if guard cannot protect the git repositories in directories that the command may write to (no namespaces, or
+    /// too many files to search). guard then only reports changes to them at the end
+    #[arg(long, help_heading = "Git")]
+    pub(crate) allow_unprotected_repositories: bool,
+    /// In a repository: do not bring the dependencies of your checkout (node_modules, virtual environments, vendor, target)
+    /// into the worktree
+    #[arg(long, help_heading = "Git")]
+    pub(crate) no_deps: bool,
+    /// In a repository: start the worktree with your uncommitted changes and untracked files
+    #[arg(long, help_heading = "Git", conflicts_with_all = ["base", "here", "branch", "in_place"])]
+    pub(crate) with_changes: bool,
+    /// In a repository: link this untracked path of your checkout into the worktree, read-only; repeatable
+    #[arg(long, help_heading = "Git", value_name = "PATH")]
+    pub(crate) link: Vec<String>,
+    /// In a repository: copy this untracked path of your checkout into the worktree; repeatable
+    #[arg(long, help_heading = "Git", value_name = "PATH")]
+    pub(crate) copy: Vec<String>,
+    /// Remove the worktree and branch if the run left nothing new in them, and keep them otherwise (the default)
+    #[arg(long, help_heading = "Git", conflicts_with_all = ["keep", "discard"])]
+    pub(crate) auto: bool,
+    /// Keep the worktree and branch even if the run left nothing new in them
+    #[arg(long, help_heading = "Git", conflicts_with = "discard")]
+    pub(crate) keep: bool,
+    /// Remove the worktree and branch at the end; guard saves commits and uncommitted work under refs/guard/
+    #[arg(long, help_heading = "Git")]
+    pub(crate) discard: bool,
     /// Stop the run after this time without output, without a new program and with less than 2 % CPU use: seconds, or 90s,
     /// 5m, 2h, 1d; 0 means never [default: the policy's value; never if standard input is a terminal]
-    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    #[arg(long, help_heading = "Limits", value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) timeout: Option<u64>,
     /// Stop the run after this time in total: seconds, or 90s, 5m, 2h, 1d; 0 means never [default: the policy's value; never
     /// if standard input is a terminal]
-    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    #[arg(long, help_heading = "Limits", value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) max_duration: Option<u64>,
+    /// Stop the run after the models have used N tokens, input and output together
+    #[arg(long, help_heading = "Limits", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_tokens: Option<u64>,
+    /// Stop the run after N requests to models
+    #[arg(long, help_heading = "Limits", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_requests: Option<u64>,
+    /// Stop the run when the models have cost this much, by the prices in config.toml
+    #[arg(long, help_heading = "Limits", value_name = "AMOUNT")]
+    pub(crate) max_cost: Option<f64>,
+    /// Refuse to start if an API key that a preset needs is missing; guard always does this for known agents
+    #[arg(long, help_heading = "Agents and the private home")]
+    pub(crate) require_keys: bool,
     /// Copy the content of this directory into the private home before the run; repeatable, later directories replace files
     /// of earlier ones
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = "Agents and the private home", value_name = "DIR")]
     pub(crate) home_from: Vec<PathBuf>,
-    /// Create this file with this text in the private home. In the text, {NAME-port} is the port of the gateway NAME, and
-    /// {directory} is the working tree, escaped for a string in double quotes
-    #[arg(long, value_name = "PATH=TEXT", hide = true)]
-    pub(crate) home_file: Vec<String>,
-    /// Copy the login of this agent into the private home
-    #[arg(long, value_name = "NAME", hide = true)]
-    pub(crate) agent_login: Option<String>,
     /// Copy the paths of --home-keep from the private home to this directory after the run
-    #[arg(long, value_name = "DIR", requires = "home_keep")]
+    #[arg(long, help_heading = "Agents and the private home", value_name = "DIR", requires = "home_keep")]
     pub(crate) home_to: Option<PathBuf>,
     /// A file or directory of the private home to copy to --home-to; repeatable
-    #[arg(long, value_name = "PATH", requires = "home_to")]
+    #[arg(long, help_heading = "Agents and the private home", value_name = "PATH", requires = "home_to")]
     pub(crate) home_keep: Vec<PathBuf>,
-    /// Which agent COMMAND is, or `none` [default: detected from the program's name]. guard puts the agent's settings and its
-    /// conversations about this repository into the private home, opens the gateway to its API, and reports the agent's
-    /// answer as the result
-    #[arg(long, value_name = "NAME|none")]
-    pub(crate) agent: Option<String>,
+    /// Create this file with this text in the private home. In the text, {NAME-port} is the port of the gateway NAME, and
+    /// {directory} is the working tree, escaped for a string in double quotes
+    #[arg(long, help_heading = "Agents and the private home", value_name = "PATH=TEXT", hide = true)]
+    pub(crate) home_file: Vec<String>,
+    /// Copy the login of this agent into the private home
+    #[arg(long, help_heading = "Agents and the private home", value_name = "NAME", hide = true)]
+    pub(crate) agent_login: Option<String>,
+    /// Whether the run gets private namespaces, instead of what the policy says
+    #[arg(long, help_heading = "Sandbox", value_enum)]
+    pub(crate) namespaces: Option<NamespaceChoice>,
     /// Do not search the home directory for toolchains
-    #[arg(long)]
+    #[arg(long, help_heading = "Sandbox")]
     pub(crate) no_toolchains: bool,
     /// Do not put shims for git and the shells on PATH
-    #[arg(long)]
+    #[arg(long, help_heading = "Sandbox")]
     pub(crate) no_shims: bool,
     /// Do not check programs a second time after they have started. A thread that changes its arguments during the first
     /// check can then evade the policy
-    #[arg(long)]
+    #[arg(long, help_heading = "Sandbox")]
     pub(crate) no_verify: bool,
     /// The command and its arguments
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]

@@ -27,21 +27,21 @@ Exit codes: 0 success, 1 the agent failed, 2 invalid request, 124 a time limit o
 
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
-    /// Read a JSON request from this file [default: standard input, if no PROMPT is given]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) request: Option<PathBuf>,
-    /// Print every event as a line of JSON, with the result as the last line
-    #[arg(long)]
-    pub(crate) stream_json: bool,
-    /// Print the result as one JSON object (the default)
-    #[arg(long, conflicts_with = "stream_json")]
-    pub(crate) json: bool,
-    /// Print a template for a good prompt, in English (en) or Chinese (zh), and run nothing
-    #[arg(long, value_name = "LANGUAGE", value_enum, num_args = 0..=1, default_missing_value = "en",
-        conflicts_with_all = ["request", "request_options", "stream_json"])]
-    pub(crate) template: Option<TemplateLanguage>,
     #[command(flatten)]
     pub(crate) options: RequestOptions,
+    /// Read a JSON request from this file [default: standard input, if no PROMPT is given]
+    #[arg(long, help_heading = "Other requests", value_name = "FILE")]
+    pub(crate) request: Option<PathBuf>,
+    /// Print every event as a line of JSON, with the result as the last line
+    #[arg(long, help_heading = "Result")]
+    pub(crate) stream_json: bool,
+    /// Print the result as one JSON object (the default)
+    #[arg(long, help_heading = "Result", conflicts_with = "stream_json")]
+    pub(crate) json: bool,
+    /// Print a template for a good prompt, in English (en) or Chinese (zh), and run nothing
+    #[arg(long, help_heading = "Other requests", value_name = "LANGUAGE", value_enum, num_args = 0..=1, default_missing_value = "en",
+        conflicts_with_all = ["request", "request_options", "stream_json"])]
+    pub(crate) template: Option<TemplateLanguage>,
 }
 
 /// The language of the prompt template.
@@ -87,35 +87,35 @@ pub(crate) struct RequestOptions {
     pub(crate) session: Option<String>,
     /// Stop the agent after this time without output, without a new program and without CPU use: seconds, or 90s, 5m, 2h
     /// [default: 5m]
-    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    #[arg(long, help_heading = "Limits", value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) timeout: Option<u64>,
     /// Stop the agent after this time in total: seconds, or 90s, 5m, 2h [default: 30m]
-    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    #[arg(long, help_heading = "Limits", value_name = "TIME", value_parser = parse_seconds)]
     pub(crate) max_duration: Option<u64>,
     /// How many times guard retries after a temporary failure [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = "Limits", value_name = "N")]
     pub(crate) max_retries: Option<u32>,
     /// Stop the agent after the models have used N tokens, input and output together
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = "Limits", value_name = "N")]
     pub(crate) max_tokens: Option<u64>,
     /// Stop the agent after N requests to models
-    #[arg(long, value_name = "N")]
+    #[arg(long, help_heading = "Limits", value_name = "N")]
     pub(crate) max_requests: Option<u64>,
     /// In a repository: work in the directory itself instead of a worktree; the agent cannot commit then
-    #[arg(long, conflicts_with = "here")]
+    #[arg(long, help_heading = "Git", conflicts_with = "here")]
     pub(crate) in_place: bool,
     /// In a repository: work in the linked worktree that contains the directory, on the branch checked out there
-    #[arg(long)]
+    #[arg(long, help_heading = "Git")]
     pub(crate) here: bool,
     /// Keep the agent's own permission prompts, as far as it supports them without a terminal. By default guard turns them
     /// off. The sandbox is the same either way
     #[arg(long)]
     pub(crate) no_yolo: bool,
     /// Include everything the agent said and did in the result
-    #[arg(long)]
+    #[arg(long, help_heading = "Result")]
     pub(crate) all_messages: bool,
     /// Include the agent's resource use in the result
-    #[arg(long)]
+    #[arg(long, help_heading = "Result")]
     pub(crate) metrics: bool,
     /// A command instead of a PROMPT; with --agent, the path of the agent's program if it is not on PATH
     #[arg(value_name = "COMMAND", last = true)]

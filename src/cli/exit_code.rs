@@ -101,7 +101,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         ],
     ),
     (
-        "guard log, replay, runs, doctor, demo, mcp",
+        "guard log, replay, runs, doctor, demo, mcp, completions, man, help",
         &[
             ("0", "Done."),
             (

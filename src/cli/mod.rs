@@ -10,6 +10,7 @@ mod audit;
 mod check;
 mod check_connect;
 mod colour;
+mod completions;
 mod config;
 mod defaults;
 mod demo;
@@ -19,8 +20,10 @@ mod exec;
 mod exec_args;
 mod exit_code;
 mod learn;
+mod help;
 mod log;
 mod logging;
+mod man;
 mod mcp;
 mod output_schemas;
 mod policy;
@@ -28,6 +31,7 @@ mod replay;
 mod run;
 mod run_workspace;
 mod runs;
+mod shell_args;
 mod task;
 mod task_admin;
 mod task_args;
@@ -41,8 +45,8 @@ mod worktree;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
 
 use crate::policy::{Diagnostic, PolicyError};
 use colour::{stderr_colour, stdout_colour};
@@ -97,6 +101,10 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Verify(verify) => verify::run(&verify, &mut out),
         args::Command::Runs(runs) => runs::run(&runs, &mut out),
         args::Command::Worktree(worktree) => worktree::run(&worktree, &mut out),
+        args::Command::Completions(completions) => completions::run(&completions, &mut out),
+        args::Command::Man(man) => man::run(&man, &mut out),
+        args::Command::Help(help) => help::run(&help, &mut out),
+        args::Command::Complete(complete) => completions::values(&complete, &mut out),
     };
     // Flush what was written before a failure.
     let flushed = out.flush().map_err(Failure::from);
@@ -115,7 +123,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
 
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<args::Cli, clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
-    let mut command = args::Cli::command().color(colour::choice_in(&args));
+    let mut command = help::command().color(colour::choice_in(&args));
     let mut matches = command.try_get_matches_from_mut(args)?;
     args::Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }

@@ -52,6 +52,15 @@ pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     }
 }
 
+/// The width of a terminal in columns; `None` if the descriptor is not a terminal.
+pub fn columns(terminal: BorrowedFd<'_>) -> Option<usize> {
+    // SAFETY: plain integers: all-zero is a valid value.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: TIOCGWINSZ fills in the structure.
+    check_int(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) }).ok()?;
+    Some(usize::from(size.ws_col))
+}
+
 /// Copies the window size of one terminal to another.
 pub fn copy_size(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain integers: all-zero is a valid value.

@@ -25,6 +25,42 @@ fn times_are_typed_with_units() {
 }
 
 #[test]
+fn help_has_headings_and_run_comes_first() {
+    let user = UserShell::new("manners-help");
+    let help = user.types("guard --help");
+    let place = |text: &str| help.find(text).unwrap_or_else(|| panic!("{text:?} is missing:\n{help}"));
+    let order = [
+        "Run:\n  run ",
+        "\nLook:\n",
+        "\nPolicies:\n",
+        "\nAgents and tasks:\n",
+        "\nSet up:\n",
+        "\nOptions:\n",
+    ];
+    assert!(order.windows(2).all(|pair| place(pair[0]) < place(pair[1])), "{help}");
+    assert!(!help.contains("__complete"), "{help}");
+    let narrow = user.types("COLUMNS=60 guard -h");
+    assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+    let run = user.types("guard run --help");
+    for heading in ["Access", "Git", "Limits", "Agents and the private home", "Sandbox", "Global options"] {
+        assert!(run.contains(&format!("\n{heading}:\n")), "{heading} is missing:\n{run}");
+    }
+    assert!(run.find("--policy") < run.find("Access:"), "{run}");
+    user.sees("guard exec --help", &["\nLimits:\n", "\nGit:\n", "\nResult:\n"]);
+    user.sees("guard help", &["Run:\n  run "]);
+    user.sees("guard help worktree path", &["Usage: guard worktree path"]);
+    user.sees("guard help run", &["Usage: guard run [OPTIONS]", "Access:"]);
+    for topic in ["policies", "network", "keys", "agents", "git", "exit-codes"] {
+        user.sees(&format!("guard help {topic}"), &["guard "]);
+    }
+    user.sees(
+        "guard help nonsense; echo $?",
+        &["no command and no topic `nonsense`", "topics: policies", "2"],
+    );
+    user.sees("guard rnu; echo $?", &["similar subcommand", "run", "2"]);
+}
+
+#[test]
 fn colours_are_chosen() {
     let user = UserShell::new("manners-colours");
     let denied = |setting: &str, option: &str| {
@@ -37,6 +73,52 @@ fn colours_are_chosen() {
     assert!(!denied("CLICOLOR_FORCE=1 NO_COLOR=1", ""));
     assert!(denied("NO_COLOR=1", "--color always"));
     assert!(user.types("guard --color always --help").contains("\x1b["));
+    assert!(user.types("guard --color always help run").contains("\x1b["));
     assert!(!user.types("CLICOLOR_FORCE=1 guard --color never --help").contains("\x1b["));
     user.sees("guard --color sometimes runs; echo $?", &["sometimes", "auto, always, never", "2"]);
+}
+
+#[test]
+fn shells_complete_commands_runs_and_policies() {
+    let user = UserShell::new("manners-completions");
+    user.types("guard run -q -- true && guard run -q -- true");
+    let ids = user.types("guard __complete runs");
+    let ids: Vec<&str> = ids.lines().collect();
+    assert!(ids.len() == 2 && ids[0] > ids[1], "{ids:?}");
+    // A name that is no id is not offered to the shell.
+    user.types("mkdir -p ~/.local/state/guard/runs/'$(touch x)'");
+    assert_eq!(user.types("guard __complete runs").lines().count(), 2);
+    user.types("mkdir -p ~/.config/guard/policies && printf 'version = 1\\nname = \"team\"\\nextends = \"strict\"\\n' > ~/.config/guard/policies/team.toml");
+    user.sees("guard __complete policies", &["team\n", "strict\n"]);
+    let offered = |words: &str| {
+        let count = words.split(' ').count();
+        user.types(&format!(
+            "source <(guard completions bash)\nCOMP_WORDS=({words} ''); COMP_CWORD={count}\n_guard_with_values guard '' ''\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+        ))
+    };
+    assert!(offered("guard").contains("doctor"));
+    assert_eq!(offered("guard log").lines().collect::<Vec<_>>(), ids);
+    assert_eq!(offered("guard worktree path").lines().collect::<Vec<_>>(), ids);
+    assert!(offered("guard run --policy").contains("team"));
+    assert!(!offered("guard policy").contains(ids[0]));
+    user.sees("guard completions fish", &["-l policy -r -a '(guard __complete policies", "__complete runs"]);
+    user.sees(
+        "guard completions zsh",
+        &["#compdef guard", ":POLICY:_guard_policies'", "_guard_runs'", "_guard_runs() {"],
+    );
+    for (shell, check) in [("zsh", "zsh -n"), ("fish", "fish --no-execute")] {
+        user.types(&format!(
+            "guard completions {shell} > script && {{ ! command -v {shell} || {check} script; }}"
+        ));
+    }
+}
+
+#[test]
+fn manual_pages_are_written() {
+    let user = UserShell::new("manners-man");
+    user.sees("guard man", &[".TH guard 1", "guard\\-run(1)"]);
+    user.sees("guard man --out pages/man1", &["wrote the manual pages to pages/man1"]);
+    user.sees("cat pages/man1/guard-run.1", &["\\-\\-allow\\-host", "Examples:"]);
+    user.types("test -f pages/man1/guard-worktree-path.1 && ! ls pages/man1 | grep -q __complete");
+    user.sees("guard man --out /proc/nowhere; echo $?", &["cannot write manual pages to /proc/nowhere", "2"]);
 }

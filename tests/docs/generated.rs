@@ -72,13 +72,14 @@ fn help_of(command: &[String], page: &mut String) {
     let (level, name) = ("#".repeat((command.len() + 2).min(4)), command.join(" "));
     let heading = if name.is_empty() { "guard".to_string() } else { format!("guard {name}") };
     write!(page, "\n{level} {heading}\n\n```text\n{}\n```\n", help.join("\n").trim_end()).unwrap();
-    let commands = help.iter().skip_while(|line| *line != "Commands:").skip(1);
-    for line in commands
-        .take_while(|line| !line.is_empty())
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-    {
+    // The commands of guard itself are below several headings; all are between the usage and the options.
+    let commands = help.iter().skip_while(|line| !line.starts_with("Usage:")).skip(1);
+    let is_command = |line: &&String| {
+        line.strip_prefix("  ").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_lowercase()))
+    };
+    for line in commands.take_while(|line| *line != "Options:").filter(is_command) {
         let word = line.split_whitespace().next().unwrap();
-        if word != "help" {
+        if word != "help" || command.is_empty() {
             help_of(&[command, &[word.to_string()]].concat(), page);
         }
     }

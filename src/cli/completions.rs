@@ -1,0 +1,114 @@
+//! `guard completions`: scripts that complete guard's command line in a shell.
+//!
+//! clap writes the script for commands and options. guard adds the ids of runs and the names of policies: the script
+//! calls the hidden command `guard __complete`, which must answer while the user waits. So it reads only the names of
+//! directories, never a transcript.
+
+use std::io::Write;
+
+use clap::{Command, CommandFactory};
+
+use super::exit_code::Exit;
+use super::shell_args::{Complete, CompletedValues, Completions, Shell};
+use super::{Failure, args};
+use crate::policy::PolicyDirs;
+use crate::transcript::runs_dir;
+
+/// The most runs that a shell offers, the newest ones.
+const MOST_RUNS: usize = 100;
+
+const BASH: &str = include_str!("completions/runs-and-policies.bash");
+const ZSH: &str = include_str!("completions/runs-and-policies.zsh");
+const FISH: &str = include_str!("completions/runs-and-policies.fish");
+
+/// Prints the script for a shell.
+pub(super) fn run(arguments: &Completions, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut command = args::Cli::command();
+    let with_runs = commands_with_runs(&command);
+    let script = |generator: clap_complete::Shell, command: &mut Command| {
+        let mut script = Vec::new();
+        clap_complete::generate(generator, command, "guard", &mut script);
+        String::from_utf8_lossy(&script).into_owned()
+    };
+    let text = match arguments.shell {
+        Shell::Bash => {
+            let patterns: Vec<String> = with_runs.iter().map(|path| format!("'{path}'")).collect();
+            let own = BASH.replace("{commands}", &patterns.join("|"));
+            format!("{}\n{own}", script(clap_complete::Shell::Bash, &mut command))
+        }
+        Shell::Fish => {
+            let lines: String = with_runs.iter().map(|path| fish_runs(path)).collect();
+            format!("{}\n{FISH}{lines}", script(clap_complete::Shell::Fish, &mut command))
+        }
+        Shell::Zsh => zsh(&script(clap_complete::Shell::Zsh, &mut command)),
+    };
+    out.write_all(text.as_bytes())?;
+    Ok(Exit::Success)
+}
+
+/// Prints values for a completion script, one on each line.
+pub(super) fn values(arguments: &Complete, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let values = match arguments.values {
+        CompletedValues::Runs => run_ids(),
+        CompletedValues::Policies => {
+            PolicyDirs::from_environment().names().into_iter().map(|(name, _)| name).collect()
+        }
+    };
+    for value in values {
+        writeln!(out, "{value}")?;
+    }
+    Ok(Exit::Success)
+}
+
+/// The ids of the newest runs. An id begins with the time, so the names sort by it.
+fn run_ids() -> Vec<String> {
+    let entries = runs_dir().ok().and_then(|runs| std::fs::read_dir(runs).ok());
+    let names = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_id = |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    let mut ids: Vec<String> = names.filter(is_id).collect();
+    ids.sort_unstable_by(|a, b| b.cmp(a));
+    ids.truncate(MOST_RUNS);
+    ids
+}
+
+/// The commands with an argument that is a run, as they are typed: `log`, `worktree path`.
+fn commands_with_runs(command: &Command) -> Vec<String> {
+    let takes_run = |command: &Command| {
+        command.get_positionals().any(|argument| matches!(argument.get_id().as_str(), "run" | "runs"))
+    };
+    let mut found = Vec::new();
+    for first in command.get_subcommands() {
+        if takes_run(first) {
+            found.push(first.get_name().to_string());
+        }
+        let nested = first.get_subcommands().filter(|second| takes_run(second));
+        found.extend(nested.map(|second| format!("{} {}", first.get_name(), second.get_name())));
+    }
+    found
+}
+
+fn fish_runs(path: &str) -> String {
+    let seen: Vec<String> =
+        path.split(' ').map(|word| format!("__fish_seen_subcommand_from {word}")).collect();
+    format!("complete -c guard -n '{}' -f -k -a '(guard __complete runs 2>/dev/null)'\n", seen.join("; and "))
+}
+
+/// Lets the arguments that are runs or policies use guard's own functions instead of the names of files.
+fn zsh(script: &str) -> String {
+    let mut text = String::new();
+    for line in script.lines() {
+        let is_run = ["':run -- ", "'::run -- ", "'*::runs -- "].iter().any(|start| line.starts_with(start));
+        let line = match (is_run, line.contains(":POLICY:_default")) {
+            (true, _) => line.replace(":_default'", ":_guard_runs'"),
+            (_, true) => line.replace(":POLICY:_default", ":POLICY:_guard_policies"),
+            _ => line.to_string(),
+        };
+        // Before the end of the script, which calls the completion if zsh loads the file for it.
+        if line.starts_with("if [ \"$funcstack[1]\"") {
+            text.push_str(ZSH);
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,30 @@
+//! `guard man`: manual pages, made from the same definitions as `--help`.
+
+use std::io::{self, Write};
+
+use clap::CommandFactory;
+
+use super::exit_code::Exit;
+use super::shell_args::Man;
+use super::{Failure, args};
+
+/// Prints the page of guard, or writes a page for every command.
+pub(super) fn run(man: &Man, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let command = args::Cli::command();
+    let Some(directory) = &man.out else {
+        clap_mangen::Man::new(command).render(&mut { out })?;
+        return Ok(Exit::Success);
+    };
+    let written = || -> io::Result<()> {
+        std::fs::create_dir_all(directory)?;
+        clap_mangen::generate_to(command, directory)
+    };
+    written().map_err(|error| {
+        Failure::usage(
+            format!("cannot write manual pages to {}: {error}", directory.display()),
+            "give a directory that you may write",
+        )
+    })?;
+    writeln!(out, "wrote the manual pages to {}", directory.display())?;
+    Ok(Exit::Success)
+}
