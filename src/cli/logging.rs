@@ -35,7 +35,7 @@ const FILE: &str = "GUARD_LOG_FILE";
 /// The logging options that every subcommand has.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LogOptions {
-    /// Log what guard does; -vv also logs every program start
+    /// Log what guard does, and print details at the end of a run; -vv also logs every program start
     ///
     /// GUARD_LOG gives a finer filter, such as `debug` or `guard::launch=debug,guard::workspace=info`. The log goes to
     /// standard error, or to the file of --log-file or GUARD_LOG_FILE.
@@ -55,8 +55,16 @@ pub(super) fn for_children() -> Vec<(OsString, OsString)> {
     FOR_CHILDREN.get().cloned().unwrap_or_default()
 }
 
+static IS_VERBOSE: OnceLock<bool> = OnceLock::new();
+
+/// Whether the user asked for details by `-v`.
+pub(super) fn is_verbose() -> bool {
+    IS_VERBOSE.get().copied().unwrap_or(false)
+}
+
 /// Starts the log, if the user asked for one.
 pub(super) fn start(options: &LogOptions) -> Result<(), Failure> {
+    let _ = IS_VERBOSE.set(options.verbose > 0);
     let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let filter: OsString = match options.verbose {
         0 => match given(FILTER) {

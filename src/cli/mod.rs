@@ -37,6 +37,7 @@ mod task_admin;
 mod task_args;
 mod task_progress;
 mod terminal_filter;
+mod terminal_summary;
 mod verify;
 mod why;
 mod workflow;

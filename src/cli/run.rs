@@ -12,7 +12,7 @@ use super::args;
 use super::defaults::Defaults;
 use super::exit_code::Exit;
 use super::run_workspace::{OpenedWorkspace, WorkspaceProblem, WorkspaceRequest};
-use super::{Failure, note};
+use super::{Failure, note, terminal_summary};
 use crate::agent::{Profile, missing_key};
 use crate::launch::{
     self, Finished, HomeState, Keys, Launch, LaunchError, LaunchPlan, Options, RunRequest, Streams,
@@ -131,10 +131,15 @@ fn run_or_plan(
         Err(error) => return report_plan_error(&launch.request, &error, form, out),
     };
     let not_started = result_before_start(&planned.plan);
+    // A person reads one line at the beginning and one at the end; programs and logs get the whole summary.
+    let one_line = has_terminal && !super::logging::is_verbose();
+    if has_terminal && !arguments.quiet {
+        note(&terminal_summary::beginning(&planned.plan));
+    }
     match launch.run(planned, streams, observer(form)) {
         Ok(finished) => {
             *started = Some(finished.result.run_id.clone());
-            let exit = report(&finished, form, arguments.quiet, out)?;
+            let exit = report(&finished, form, arguments.quiet, one_line, out)?;
             if has_terminal {
                 super::allow::save_answered(&finished.result);
             }
@@ -674,10 +679,18 @@ fn print_result(result: &RunResult, out: &mut dyn Write) -> Result<(), Failure> 
     Ok(())
 }
 
-fn report(finished: &Finished, form: Form, quiet: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+fn report(
+    finished: &Finished,
+    form: Form,
+    quiet: bool,
+    one_line: bool,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
     let result = &finished.result;
     if form == Form::PassThrough {
-        if !quiet {
+        if !quiet && one_line {
+            note(&terminal_summary::ending(result));
+        } else if !quiet {
             for line in summary(result) {
                 note(&terminal_text::replace(&line));
             }

@@ -166,6 +166,38 @@ fn a_program_that_reads_keys_keeps_its_interrupts() {
     terminal.shows("cancelled by SIGINT");
 }
 
+/// A person reads one line before and one after a run; `-v` and a pipe give the whole summary.
+#[test]
+fn a_run_begins_and_ends_with_one_line() {
+    let world = one_world();
+    let Some(terminal) = Terminal::open(&world) else { return };
+    terminal.types(
+        "printf 'git push\\nexit 3\\n' > script; clear; $RUN --timeout 5m -- bash script; echo first-$?",
+    );
+    let screen = terminal.shows("first-3");
+    for text in [
+        "guard: strict · directory ",
+        " · network: ",
+        " · ends when idle for 5m",
+        "guard: exit code 3 after ",
+        "1 refused (guard why @)",
+    ] {
+        assert!(screen.contains(text), "{text:?} is missing:\n{screen}");
+    }
+    assert!(!screen.contains("transcript:") && !screen.contains("  refused: "), "{screen}");
+    terminal.types("clear; $RUN -- true; echo second-$?");
+    let screen = terminal.shows("second-0");
+    assert!(screen.contains(" · no time limits") && screen.contains("guard: ok in "), "{screen}");
+    terminal.types("clear; $RUN -v -- true; echo third-$?");
+    terminal.shows("transcript: guard log");
+    terminal.types("clear; $RUN -- true 2>&1 | cat; echo fourth-$?");
+    let screen = terminal.shows("fourth-0");
+    assert!(screen.contains("transcript: guard log") && !screen.contains("no time limits"), "{screen}");
+    terminal.types("clear; $RUN -q -- true; echo fifth-$?");
+    let screen = terminal.shows("fifth-0");
+    assert!(!screen.contains("guard:"), "{screen}");
+}
+
 /// The policy's time limits are for runs that nobody watches.
 #[test]
 fn a_person_is_given_time() {

@@ -1,0 +1,134 @@
+//! What a person at a terminal reads of a run: one line when it begins, and one when it ends. `-v` prints the whole
+//! summary instead.
+
+use crate::launch::{LaunchPlan, Limits};
+use crate::outcome::RunResult;
+use crate::terminal_text;
+
+/// The most hosts that the first line names.
+const MOST_HOSTS: usize = 3;
+
+/// The line when a run begins: policy, branch, network and time limits.
+pub(super) fn beginning(plan: &LaunchPlan) -> String {
+    let place = match &plan.checkout {
+        Some(checkout) => format!("branch {}", checkout.branch),
+        None => format!("directory {}", plan.folder.display()),
+    };
+    let parts = [plan.policy.clone(), place, network(plan), time_limits(&plan.limits)];
+    terminal_text::one_line(&format!("guard: {}", parts.join(" · ")))
+}
+
+fn network(plan: &LaunchPlan) -> String {
+    let gateways = plan.network.gateways.iter().map(|gateway| format!("{} API", gateway.name));
+    let hosts = plan.network.allow.iter().map(|host| host.entry.clone());
+    let ports = plan.network.listen.iter().map(|port| format!("listens on 127.0.0.1:{port}"));
+    let all: Vec<String> = gateways.chain(hosts).chain(ports).collect();
+    let more = match all.len().saturating_sub(MOST_HOSTS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match all.is_empty() {
+        true => "network: none".to_string(),
+        false => format!("network: {}{more}", all[..all.len().min(MOST_HOSTS)].join(", ")),
+    }
+}
+
+fn time_limits(limits: &Limits) -> String {
+    match (limits.total_seconds.map(duration), limits.idle_seconds.map(duration)) {
+        (None, None) => "no time limits".to_string(),
+        (Some(total), None) => format!("ends after {total}"),
+        (None, Some(idle)) => format!("ends when idle for {idle}"),
+        (Some(total), Some(idle)) => format!("ends after {total}, or when idle for {idle}"),
+    }
+}
+
+/// Seconds in the largest unit that needs no fraction, as the options take them.
+fn duration(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
+    match units.iter().find(|(unit, _)| seconds > 0 && seconds.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{}{name}", seconds / unit),
+        None => format!("{seconds}s"),
+    }
+}
+
+/// The line when a run has ended: how it ended, what it left, and how to learn what was refused.
+pub(super) fn ending(result: &RunResult) -> String {
+    let time = format!("{:.1} s", result.duration_ms as f64 / 1000.0);
+    let how = match (&result.error, result.exit_code) {
+        (Some(error), _) => format!("{error} after {time}"),
+        (None, None | Some(0)) => format!("ok in {time}"),
+        (None, Some(code)) => format!("exit code {code} after {time}"),
+    };
+    let mut parts = vec![how];
+    let plural = |count: usize, one: &str, many: &str| match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    };
+    if let Some(worktree) = &result.worktree {
+        let commits = result.commits.len();
+        let uncommitted = worktree.uncommitted.len();
+        if commits > 0 {
+            parts.push(format!("{} on {}", plural(commits, "commit", "commits"), worktree.branch));
+        }
+        if uncommitted > 0 && worktree.kept {
+            let place = if commits > 0 { String::new() } else { format!(" on {}", worktree.branch) };
+            parts
+                .push(format!("{}{place}", plural(uncommitted, "path not committed", "paths not committed")));
+        }
+        if !worktree.saved.is_empty() {
+            parts.push(format!("its work is saved in {}", worktree.saved.join(", ")));
+        }
+        if worktree.unreceived {
+            parts.push(format!("commits not received (guard worktree receive {})", result.run_id));
+        }
+    } else if !result.files_changed.is_empty() {
+        parts.push(plural(result.files_changed.len(), "file changed", "files changed"));
+    }
+    if !result.findings.is_empty() {
+        parts.push(format!(
+            "{} (guard log)",
+            plural(result.findings.len(), "finding to review", "findings to review")
+        ));
+    }
+    if !result.denials.is_empty() {
+        parts.push(format!("{} refused (guard why @)", result.denials.len()));
+    }
+    terminal_text::one_line(&format!("guard: {}", parts.join(" · ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::{Denial, Worktree};
+
+    #[test]
+    fn durations_are_as_short_as_they_can_be() {
+        for (seconds, text) in [(0, "0s"), (90, "90s"), (300, "5m"), (7_200, "2h"), (172_800, "2d")] {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+
+    #[test]
+    fn one_line_says_how_a_run_ended() {
+        let ok = RunResult { exit_code: Some(0), duration_ms: 3_200, ..RunResult::default() };
+        assert_eq!(ending(&ok), "guard: ok in 3.2 s");
+        let worktree = Worktree {
+            branch: "task/\u{1b}[31mx".to_string(),
+            kept: true,
+            uncommitted: vec!["a".to_string(), "b".to_string()],
+            ..Worktree::default()
+        };
+        let failed = RunResult {
+            exit_code: Some(3),
+            worktree: Some(worktree),
+            denials: vec![Denial::default(), Denial::default()],
+            ..ok.clone()
+        };
+        assert_eq!(
+            ending(&failed),
+            "guard: exit code 3 after 3.2 s · 2 paths not committed on task/\u{fffd}[31mx · 2 refused (guard why @)"
+        );
+        let limit = RunResult { error: Some("the time limit\nwas reached".to_string()), ..ok };
+        assert_eq!(ending(&limit), "guard: the time limit was reached after 3.2 s");
+    }
+}
