@@ -6,16 +6,20 @@ use serde_json::json;
 
 use super::Failure;
 use super::exit_code::Exit;
+use super::machine_checks::{self, CheckState, MachineCheck};
 use crate::launch::why_no_shims;
 use crate::policy::{PolicyDirs, load};
 use crate::sandbox::{Kernel, probe};
 use crate::transcript::runs_dir;
 
-/// Prints the report. The exit code says whether every built-in policy can be enforced.
+/// Prints the report. The exit code says whether every built-in policy can be enforced, and nothing else keeps runs from
+/// working.
 pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let kernel = probe();
     let policies = policies(&kernel)?;
-    let all = policies.iter().all(|(_, missing)| missing.is_empty());
+    let checks = machine_checks::all();
+    let all = policies.iter().all(|(_, missing)| missing.is_empty())
+        && checks.iter().all(|check| check.state != CheckState::Problem);
     if as_json {
         let report = json!({
             "kernel": kernel,
@@ -25,11 +29,13 @@ pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
                 .map(|(name, missing)| json!({ "name": name, "enforceable": missing.is_empty(), "missing": missing }))
                 .collect::<Vec<_>>(),
             "no_shims": no_shims(),
+            "checks": checks,
         });
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         write_text(&kernel, &policies, out)?;
+        write_checks(&checks, out)?;
     }
     Ok(if all { Exit::Success } else { Exit::Problem })
 }
@@ -79,4 +85,36 @@ fn write_text(kernel: &Kernel, policies: &[(String, Missing)], out: &mut dyn Wri
         }
     }
     Ok(())
+}
+
+fn write_checks(checks: &[MachineCheck], out: &mut dyn Write) -> io::Result<()> {
+    let mut area = "";
+    for check in checks {
+        if check.area != area {
+            area = check.area;
+            writeln!(out, "\n{}", heading(area))?;
+        }
+        let mark = match check.state {
+            CheckState::Ok => "yes",
+            CheckState::Absent => " - ",
+            CheckState::Warning => "?  ",
+            CheckState::Problem => "no ",
+        };
+        writeln!(out, "  {mark}  {:<22} {}", check.name, check.found)?;
+        if let Some(fix) = &check.fix {
+            writeln!(out, "       fix: {fix}")?;
+        }
+    }
+    Ok(())
+}
+
+fn heading(area: &str) -> &str {
+    match area {
+        "agent" => "agents",
+        "key" => "keys (guard contacts no host to check them)",
+        "path" => "PATH",
+        "state" => "state directory",
+        "config" => "configuration",
+        other => other,
+    }
 }

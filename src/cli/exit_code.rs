@@ -106,7 +106,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
             ("0", "Done."),
             (
                 "1",
-                "`demo`: a boundary did not hold. `doctor`: this machine cannot enforce every built-in policy.",
+                "`demo`: a boundary did not hold. `doctor`: this machine cannot enforce every built-in policy, or something else keeps runs from working.",
             ),
             ("2", "Bad usage, no such run, or a file cannot be read."),
         ],

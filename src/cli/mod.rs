@@ -23,6 +23,7 @@ mod learn;
 mod help;
 mod log;
 mod logging;
+mod machine_checks;
 mod man;
 mod mcp;
 mod output_schemas;

@@ -139,6 +139,15 @@ impl ProgramSearch {
         }
     }
 
+    /// The entries of PATH that exist, or are relative, but are not searched, with the reasons.
+    pub fn untrusted(&self) -> Vec<Skipped> {
+        let skipped = self.directories.iter().filter_map(|directory| {
+            let reason = self.check_directory(directory).err().filter(|reason| reason != MISSING)?;
+            Some(Skipped { path: directory.clone(), reason })
+        });
+        skipped.collect()
+    }
+
     fn search_directories(&self) -> impl Iterator<Item = PathBuf> {
         self.directories.iter().cloned().chain(USUAL.map(PathBuf::from))
     }

@@ -122,3 +122,48 @@ fn manual_pages_are_written() {
     user.types("test -f pages/man1/guard-worktree-path.1 && ! ls pages/man1 | grep -q __complete");
     user.sees("guard man --out /proc/nowhere; echo $?", &["cannot write manual pages to /proc/nowhere", "2"]);
 }
+
+#[test]
+fn the_doctor_looks_at_the_machine() {
+    let user = UserShell::new("manners-doctor");
+    user.types(
+        "mkdir -p ~/bin ~/open && chmod 777 ~/open && printf '#!/bin/sh\\necho 9.8.7 \\033[31mgem\\n' > ~/bin/gemini &&
+         printf '#!/bin/sh\\necho reached > /tmp/manners-doctor-reached\\n' > ~/open/claude && printf '#!/bin/sh\\nsleep 60\\n' > ~/bin/codex &&
+         chmod +x ~/bin/* ~/open/*",
+    );
+    let doctor = "PATH=~/bin:~/open:relative:$PATH OPENAI_API_KEY=sk-secret guard doctor";
+    let seen = user.types(doctor);
+    for text in [
+        "git version 2.",
+        "9.8.7",
+        "codex did not print its version within 5 seconds",
+        "openai                 OPENAI_API_KEY is set",
+        "GEMINI_API_KEY or GOOGLE_API_KEY is not set",
+        "all users can write to",
+        "relative               a relative path",
+        "fix: remove it from PATH",
+        "state directory",
+        " free",
+    ] {
+        assert!(seen.contains(text), "{text:?} is missing:\n{seen}");
+    }
+    assert!(!seen.contains("sk-secret") && !seen.contains('\u{1b}'), "{seen}");
+    // A program that others can replace is not started.
+    user.types("test ! -e /tmp/manners-doctor-reached");
+    let json = user.types(&format!("{doctor} --json"));
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let of = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap();
+    assert_eq!(of("git")["state"], "ok");
+    assert_eq!(of("claude")["state"], "warning", "{json}");
+    assert_eq!(of("anthropic")["state"], "absent");
+    assert!(of("anthropic")["fix"].as_str().unwrap().contains("ANTHROPIC_API_KEY"));
+    // An old git, and a state directory that cannot be used.
+    user.types("printf '#!/bin/sh\\necho git version 2.30.1\\n' > ~/bin/git && chmod +x ~/bin/git");
+    user.sees(&format!("{doctor}; echo code $?"), &["no   git", "install git 2.38 or newer", "code 1"]);
+    user.types("rm ~/bin/git");
+    user.sees(
+        "touch file; XDG_STATE_HOME=$PWD/file guard doctor; echo code $?",
+        &["you cannot write", "XDG_STATE_HOME to another directory", "code 1"],
+    );
+}
