@@ -11,7 +11,7 @@ use super::{Failure, note};
 use crate::decide::load;
 use crate::policy::PolicyDirs;
 use crate::policy_audit;
-use crate::policy_audit::{Audit, Corpus};
+use crate::policy_audit::{Audit, Change, Corpus};
 
 pub(super) fn run(args: &Args, dirs: &PolicyDirs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let policies = args.policy.iter().map(|name| load(name, dirs, false)).collect::<Result<Vec<_>, _>>()?;
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args, dirs: &PolicyDirs, out: &mut dyn Write) -> Result
     let changed = match &args.snapshot {
         Some(path) => snapshot(args, path, &audit, out)?,
         None => {
-            print(args.format, &audit, out)?;
+            print(args.format, &audit, &[], out)?;
             false
         }
     };
@@ -58,13 +58,13 @@ pub(super) fn run(args: &Args, dirs: &PolicyDirs, out: &mut dyn Write) -> Result
     Ok(if changed || !contradictions.is_empty() { Exit::Problem } else { Exit::Success })
 }
 
-fn print(format: Format, audit: &Audit, out: &mut dyn Write) -> Result<(), Failure> {
+fn print(format: Format, audit: &Audit, changes: &[Change], out: &mut dyn Write) -> Result<(), Failure> {
     match format {
         Format::Text => out.write_all(policy_audit::text(audit).as_bytes())?,
-        Format::Json => print_json(&rows_json(audit), out)?,
-        Format::Sarif => print_json(&policy_audit::sarif(audit), out)?,
+        Format::Json => print_json(&rows_json(audit, changes), out)?,
+        Format::Sarif => print_json(&policy_audit::sarif(audit, changes), out)?,
         Format::Junit => {
-            let xml = policy_audit::junit(audit).map_err(|error| {
+            let xml = policy_audit::junit(audit, changes).map_err(|error| {
                 Failure::usage(format!("cannot write the JUnit report: {error}"), "use another --format")
             })?;
             out.write_all(xml.as_bytes())?;
@@ -100,7 +100,7 @@ fn snapshot(
         )
     })?;
     if args.format != Format::Text {
-        print(args.format, audit, out)?;
+        print(args.format, audit, &changes, out)?;
         // The report on standard output is for programs. The changes go to standard error, for users.
         for change in &changes {
             note(&change.to_string());
@@ -141,7 +141,7 @@ fn contradictions(audit: &Audit) -> Vec<String> {
         .collect()
 }
 
-fn rows_json(audit: &Audit) -> Value {
+fn rows_json(audit: &Audit, changes: &[Change]) -> Value {
     let rows: Vec<Value> = audit
         .rows
         .iter()
@@ -160,5 +160,11 @@ fn rows_json(audit: &Audit) -> Value {
             })
         })
         .collect();
-    json!({ "policies": audit.policies, "commands": rows })
+    let changes: Vec<Value> = changes
+        .iter()
+        .map(|change| {
+            json!({ "corpus": change.corpus(), "command": change.command(), "difference": change.difference() })
+        })
+        .collect();
+    json!({ "policies": audit.policies, "commands": rows, "changes": changes })
 }

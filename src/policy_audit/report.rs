@@ -6,7 +6,7 @@ use std::fmt::Write;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use serde_json::{Value, json};
 
-use super::{Answer, Audit, Row};
+use super::{Answer, Audit, Change, Row};
 use crate::policy::Action;
 use crate::terminal_text;
 
@@ -46,8 +46,8 @@ pub(super) fn answers(audit: &Audit, row: &Row) -> String {
 }
 
 /// Renders JUnit XML: one suite for each corpus and policy, one test for each case. A case that contradicts
-/// its label is a failure.
-pub fn junit(audit: &Audit) -> Result<String, quick_junit::SerializeError> {
+/// its label is a failure, and so is every difference from the snapshot, in a suite of its own.
+pub fn junit(audit: &Audit, changes: &[Change]) -> Result<String, quick_junit::SerializeError> {
     let mut suites: BTreeMap<(usize, &str), TestSuite> = BTreeMap::new();
     for row in &audit.rows {
         for (index, answer) in row.verdicts.iter().enumerate() {
@@ -74,12 +74,23 @@ pub fn junit(audit: &Audit) -> Result<String, quick_junit::SerializeError> {
     }
     let mut report = Report::new("guard policy audit");
     report.add_test_suites(suites.into_values());
+    if !changes.is_empty() {
+        let mut suite = TestSuite::new("snapshot");
+        for change in changes {
+            let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+            status.set_message(terminal_text::replace(&change.difference()));
+            let mut case = TestCase::new(terminal_text::replace(change.command()), status);
+            case.set_classname(format!("snapshot.{}", change.corpus().unwrap_or("policies")));
+            suite.add_test_case(case);
+        }
+        report.add_test_suite(suite);
+    }
     report.to_string()
 }
 
 /// Renders SARIF 2.1.0: one result for every case that is not allowed, and an error for each case that
-/// contradicts its label.
-pub fn sarif(audit: &Audit) -> Value {
+/// contradicts its label and for each difference from the snapshot.
+pub fn sarif(audit: &Audit, changes: &[Change]) -> Value {
     let mut rules: BTreeMap<&str, &str> = BTreeMap::new();
     let mut results = Vec::new();
     for row in &audit.rows {
@@ -110,6 +121,10 @@ pub fn sarif(audit: &Audit) -> Value {
             }));
         }
     }
+    if !changes.is_empty() {
+        rules.insert(SNAPSHOT_RULE, "The decision differs from the committed snapshot.");
+    }
+    results.extend(changes.iter().map(|change| changed(audit, change)));
     let rules: Vec<Value> = rules
         .into_iter()
         .map(|(id, reason)| json!({ "id": id, "shortDescription": { "text": reason } }))
@@ -122,6 +137,23 @@ pub fn sarif(audit: &Audit) -> Value {
             "results": results,
         }],
     })
+}
+
+/// The rule of results that are differences from the snapshot.
+const SNAPSHOT_RULE: &str = "audit.snapshot";
+
+fn changed(audit: &Audit, change: &Change) -> Value {
+    let message = format!("{}: {}", change.command(), change.difference());
+    let mut result = json!({ "ruleId": SNAPSHOT_RULE, "level": "error", "message": { "text": message } });
+    if let Some(corpus) = change.corpus() {
+        let mut place = json!({ "artifactLocation": { "uri": uri(corpus) } });
+        let row = audit.rows.iter().find(|row| row.corpus == corpus && row.text == change.command());
+        if let Some(row) = row {
+            place["region"] = json!({ "startLine": row.line });
+        }
+        result["locations"] = json!([{ "physicalLocation": place }]);
+    }
+    result
 }
 
 /// Encodes a file name as a relative URI reference.

@@ -42,6 +42,37 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// The corpus that contains the command, unless the change is about all of them.
+    pub fn corpus(&self) -> Option<&str> {
+        match self {
+            Self::Policies { .. } => None,
+            Self::Answer { corpus, .. } | Self::Added { corpus, .. } | Self::Removed { corpus, .. } => {
+                Some(corpus)
+            }
+        }
+    }
+
+    /// The command as written, or `policies`.
+    pub fn command(&self) -> &str {
+        match self {
+            Self::Policies { .. } => "policies",
+            Self::Answer { text, .. } | Self::Added { text, .. } | Self::Removed { text, .. } => text,
+        }
+    }
+
+    /// What differs from the snapshot, as one line.
+    pub fn difference(&self) -> String {
+        match self {
+            Self::Policies { was, is } | Self::Answer { was, is, .. } => {
+                format!("the snapshot has {was}, the audit {is}")
+            }
+            Self::Added { is, .. } => format!("not in the snapshot; the audit has {is}"),
+            Self::Removed { .. } => "in the snapshot, but not in the list of commands".to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

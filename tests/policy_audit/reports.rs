@@ -86,3 +86,43 @@ fn json_has_every_command_with_every_answer() {
     assert_eq!(commands[1]["verdicts"]["strict"]["rule"], "git.remote");
     assert_eq!(commands[1]["expected"], "deny");
 }
+
+/// A decision that differs from the snapshot is a failure in every report, not only in the exit code.
+#[test]
+fn differences_from_a_snapshot_are_failures() {
+    let scratch = Scratch::new("report-snapshot");
+    let corpus = scratch.write("list.txt", "ls\ngit push\n");
+    let snapshot = scratch.0.join("list.audit");
+    let audit = |format: &str, more: &[&str]| {
+        let mut command = guard();
+        command.args(["policy", "audit", "--format", format, "--snapshot"]).arg(&snapshot).args(more);
+        let output = command.arg(&corpus).output().unwrap();
+        (text(&output), output.status.code())
+    };
+    assert_eq!(audit("text", &["--update"]).1, Some(0));
+    let failures = |xml: &str| xml.matches("<failure").count();
+    let (same, code) = audit("junit", &[]);
+    assert_eq!((failures(&same), code), (0, Some(0)), "{same}");
+    let old = std::fs::read_to_string(&snapshot).unwrap();
+    let changed = old.replace("deny git.remote", "allow default") + "deny x.y                    \tgone\n";
+    assert_ne!(changed, old);
+    std::fs::write(&snapshot, changed).unwrap();
+    let (xml, code) = audit("junit", &[]);
+    assert_eq!((failures(&xml), code), (2, Some(1)), "{xml}");
+    assert!(xml.contains("the snapshot has allow default, the audit deny git.remote"), "{xml}");
+    quick_junit::Report::deserialize_from_str(&xml).unwrap();
+    let (sarif, code) = audit("sarif", &[]);
+    let sarif: Value = serde_json::from_str(&sarif).unwrap();
+    let validator = jsonschema::validator_for(&sarif_schema()).unwrap();
+    assert!(validator.is_valid(&sarif), "{sarif}");
+    let results = sarif["runs"][0]["results"].as_array().unwrap();
+    let errors: Vec<&Value> = results.iter().filter(|result| result["level"] == "error").collect();
+    assert_eq!((errors.len(), code), (2, Some(1)), "{sarif}");
+    let pushed =
+        errors.iter().find(|error| error["message"]["text"].as_str().unwrap().contains("git push")).unwrap();
+    assert_eq!(pushed["ruleId"], "audit.snapshot");
+    assert_eq!(pushed["locations"][0]["physicalLocation"]["region"]["startLine"], 2);
+    let (json, code) = audit("json", &[]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((json["changes"].as_array().unwrap().len(), code), (2, Some(1)), "{json}");
+}
