@@ -46,7 +46,7 @@ pub(crate) enum Command {
     /// Run a command in the sandbox: judge every program it starts, record everything, report one result
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
-    /// Give an agent a prompt or a JSON request, and get one JSON result
+    /// Give an agent a prompt or a JSON request, and get its answer: text on a terminal, else one JSON object
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Exec),
     /// Serve agents as Model Context Protocol tools, over standard input and output or HTTP

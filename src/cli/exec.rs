@@ -8,12 +8,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::args::Exec;
 use super::exec_args::RequestOptions;
+use super::exec_progress::ExecProgress;
 use super::exit_code::Exit;
-use super::{Failure, note};
+use super::{Failure, note, terminal_summary};
 use crate::agent::{AgentEvent, RequestText};
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::launch;
 use crate::outcome::ErrorKind;
+use crate::terminal_text;
 use crate::transcript::runs_dir;
 
 /// A larger request, in bytes, is rejected.
@@ -24,10 +26,15 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
         write!(out, "{}", RequestText::default().render(language.into()))?;
         return Ok(Exit::Success);
     }
+    // A person reads text. Programs read JSON, and get it unless a terminal is their standard output.
+    let is_text = !args.json && !args.stream_json && io::stdout().is_terminal();
     let request = match request(args) {
         Ok(request) => request,
         Err((problem, hint)) => {
             note(&format!("guard: {problem}\n  hint: {hint}"));
+            if is_text {
+                return Ok(Exit::Usage);
+            }
             // Programs always get a result, whatever they sent.
             return finish(&ExecResult::refused(ErrorKind::InvalidInput, &problem), out);
         }
@@ -36,8 +43,12 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
     let cancel = Cancel::default();
     cancel_on_signals(&cancel)?;
     cancel_without_reader(&cancel)?;
+    let progress = (is_text && io::stderr().is_terminal()).then(ExecProgress::start);
     let mut broken = None;
     let result = executor.execute(&request, &cancel, &mut |event| {
+        if let Some(progress) = &progress {
+            progress.show(&event);
+        }
         if args.stream_json && broken.is_none() {
             broken = print(&event, out).err();
         }
@@ -46,8 +57,10 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
             cancel.set();
         }
     });
+    drop(progress);
     match broken {
         Some(error) => Err(error.into()),
+        None if is_text => finish_text(&result, !request.prompt.is_empty(), out),
         None => finish(&result, out),
     }
 }
@@ -55,6 +68,24 @@ pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
 fn finish(result: &ExecResult, out: &mut dyn Write) -> Result<Exit, Failure> {
     serde_json::to_writer(&mut *out, result).map_err(io::Error::from)?;
     writeln!(out)?;
+    Ok(exit(result))
+}
+
+/// Prints the answer for a person, and one line about the run to standard error. An agent that got a prompt can be asked
+/// again.
+fn finish_text(result: &ExecResult, has_prompt: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+    for line in result.run.result.lines() {
+        writeln!(out, "{}", terminal_text::escape(line))?;
+    }
+    out.flush()?;
+    for remark in &result.notes {
+        note(&terminal_text::one_line(&format!("guard: note: {remark}")));
+    }
+    note(&terminal_summary::ending(&result.run));
+    if has_prompt && result.run.success && !result.run.session_id.is_empty() {
+        let session = terminal_text::one_line(&result.run.session_id);
+        note(&format!("  continue: guard exec --session {session} 'PROMPT'"));
+    }
     Ok(exit(result))
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Exec {
     /// Print every event as a line of JSON, with the result as the last line
     #[arg(long, help_heading = "Result")]
     pub(crate) stream_json: bool,
-    /// Print the result as one JSON object (the default)
+    /// Print the result as one JSON object; the default unless standard output is a terminal, which gets the answer's text
     #[arg(long, help_heading = "Result", conflicts_with = "stream_json")]
     pub(crate) json: bool,
     /// Print a template for a good prompt, in English (en) or Chinese (zh), and run nothing

@@ -18,6 +18,7 @@ mod doctor;
 mod durations;
 mod exec;
 mod exec_args;
+mod exec_progress;
 mod exit_code;
 mod learn;
 mod help;

@@ -198,6 +198,25 @@ fn a_run_begins_and_ends_with_one_line() {
     assert!(!screen.contains("guard:"), "{screen}");
 }
 
+/// `guard exec` shows progress and the answer's text to a person, and JSON to a program.
+#[test]
+fn exec_answers_a_person_with_text() {
+    let world = one_world();
+    let Some(terminal) = Terminal::open(&world) else { return };
+    terminal.types("clear; $GUARD exec --in-place -- bash -c 'sleep 2; echo the-answer'; echo first-$?");
+    terminal.shows("0m01s ");
+    let screen = terminal.shows("first-0");
+    assert!(screen.contains("the-answer\n") && screen.contains("guard: ok in "), "{screen}");
+    assert!(!screen.contains("\"success\""), "{screen}");
+    terminal.types("clear; $GUARD exec --in-place -- echo piped | cat");
+    terminal.shows("\"success\":true");
+    terminal.types("clear; $GUARD exec --in-place --json -- echo asked");
+    terminal.shows("\"success\":true");
+    terminal.types("clear; $GUARD exec --cd /no/such/directory -- true; echo failed-$?");
+    let screen = terminal.shows("failed-2");
+    assert!(screen.contains("/no/such/directory") && !screen.contains("\"success\""), "{screen}");
+}
+
 /// The policy's time limits are for runs that nobody watches.
 #[test]
 fn a_person_is_given_time() {
