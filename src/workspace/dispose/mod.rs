@@ -226,19 +226,26 @@ impl Workspace {
         let (from, to) = (self.record.admin_dir.join("index"), self.index());
         at("clear", &self.scratch(), remove_tree(&self.scratch()))?;
         at("create", &self.scratch(), fs::create_dir_all(self.scratch()))?;
-        at("copy", &from, fs::copy(&from, &to)).map(drop)
+        at("copy", &from, gitfile::copy_index(&from, &to))
     }
 
-    /// Replaces the worktree's index with the copy. Takes git's `index.lock` meanwhile.
+    /// Replaces the worktree's index with the copy.
     fn install_index(&self) -> Result<(), WorkspaceError> {
         if self.record.tip == self.record.base {
             return Ok(());
         }
+        self.replace_index(&self.index())
+    }
+
+    /// Replaces the worktree's index with another one. Takes git's `index.lock` meanwhile.
+    pub(crate) fn replace_index(&self, new: &Path) -> Result<(), WorkspaceError> {
         let (index, lock) = (self.record.admin_dir.join("index"), self.record.admin_dir.join("index.lock"));
         let write = || -> io::Result<()> {
             let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&lock)?;
-            let copied = io::copy(&mut fs::File::open(self.index())?, &mut file);
-            copied.and_then(|_| fs::rename(&lock, &index)).inspect_err(|_| drop(fs::remove_file(&lock)))
+            let copied = io::copy(&mut fs::File::open(new)?, &mut file)
+                // See `gitfile::copy_index`.
+                .and_then(|_| file.set_modified(new.metadata()?.modified()?));
+            copied.and_then(|()| fs::rename(&lock, &index)).inspect_err(|_| drop(fs::remove_file(&lock)))
         };
         match write() {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(WorkspaceError::refused(
@@ -349,7 +356,7 @@ impl Workspace {
     /// Commits all files that git does not ignore to a ref below `refs/guard/`, using a separate index.
     fn commit_uncommitted(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let index = self.scratch().join("work-index");
-        at("copy", &index, fs::copy(self.index(), &index))?;
+        at("copy", &index, gitfile::copy_index(&self.index(), &index))?;
         let with_index = |verb: &str| -> Result<Git, WorkspaceError> {
             Ok(self.worktree_git(verb, true)?.env("GIT_INDEX_FILE", &index))
         };
@@ -511,7 +518,7 @@ fn is_size_error(error: &WorkspaceError) -> bool {
 }
 
 /// True if any file below the directory is larger than `max`.
-fn has_larger_file(dir: &Path, max: u64) -> bool {
+pub(crate) fn has_larger_file(dir: &Path, max: u64) -> bool {
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {

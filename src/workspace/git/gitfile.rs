@@ -149,6 +149,15 @@ pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut CopyBudget) -> io::
     }
 }
 
+/// Copies an index, with its modification time. By that time git notices files that changed after the index was
+/// written but have the same time stamps: it compares the contents of files that are not older than the index. A
+/// copy with a newer time would hide such changes.
+pub(crate) fn copy_index(from: &Path, to: &Path) -> io::Result<()> {
+    let modified = from.metadata()?.modified()?;
+    fs::copy(from, to)?;
+    OpenOptions::new().write(true).open(to)?.set_modified(modified)
+}
+
 /// Restores the owner's permissions on a directory from which an agent removed them.
 fn restore_dir_access(dir: &Path) -> io::Result<()> {
     let data = dir.symlink_metadata();

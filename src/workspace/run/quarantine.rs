@@ -102,7 +102,7 @@ const MAX_BYTES: u64 = 64 << 20;
 fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
     let is_index = to.file_name().is_some_and(|name| name.as_bytes().ends_with(b"index"));
     // Follow symbolic links, which users' own files often are, but do not block on a FIFO.
-    let copy = || -> io::Result<u64> {
+    let copy = || -> io::Result<()> {
         let most = if is_index { u64::MAX } else { MAX_BYTES };
         let mut file = open_regular_file(from, most, Links::Follow).map_err(|error| match error {
             OpenError::Io(error) => error,
@@ -112,7 +112,10 @@ fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
                 io::Error::new(io::ErrorKind::InvalidData, problem)
             }
         })?;
-        io::copy(&mut file, &mut fs::File::create(to)?)
+        let mut copied = fs::File::create(to)?;
+        io::copy(&mut file, &mut copied)?;
+        // The time matters for an index: see `gitfile::copy_index`.
+        copied.set_modified(file.metadata()?.modified()?)
     };
     match copy() {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -120,7 +123,7 @@ fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
         }
         // A file that the user cannot read: git ignores it too.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_index => Ok(()),
-        copied => copied.map(drop),
+        copied => copied,
     }
 }
 

@@ -32,7 +32,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes git-lfs check out pointer files. Otherwise it would download the objects that an agent's commit
 /// names, from the server in the agent's `.lfsconfig`, with the user's credentials.
-const SKIP_SMUDGE: (&str, &str) = ("GIT_LFS_SKIP_SMUDGE", "1");
+pub(crate) const SKIP_SMUDGE: (&str, &str) = ("GIT_LFS_SKIP_SMUDGE", "1");
 
 /// A task's worktree and branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,7 +224,7 @@ impl TaskTree {
         let (from, to) = (self.admin_dir()?.join("index"), self.scratch.join("index"));
         at("create", &self.scratch, fs::create_dir_all(&self.scratch))?;
         let _ = fs::remove_file(self.scratch.join("index.lock"));
-        at("copy", &from, fs::copy(&from, &to))?;
+        at("copy", &from, gitfile::copy_index(&from, &to))?;
         Ok(to)
     }
 
