@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::git::command::{Git, GitError, Trust, program};
 use super::git::jail::{Bounds, Jail};
 use super::run::create::Workspace;
-use super::run::run_record::{Lock, Record};
+use super::run::run_record::{Lock, Record, State};
 use super::{WorkspaceError, at};
 
 /// A workspace in the list.
@@ -37,6 +37,23 @@ pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
         Entry { run_folder, record, is_busy }
     };
     Ok(dirs.into_iter().map(entry).collect())
+}
+
+/// The newest run with a worktree in the repository with this common directory. Reads no more records than
+/// necessary.
+pub fn newest(runs: &Path, common_dir: &Path) -> Result<Option<(PathBuf, Record)>, WorkspaceError> {
+    let entries = match std::fs::read_dir(runs) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        entries => at("read", runs, entries)?,
+    };
+    let mut dirs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    dirs.sort();
+    let found = dirs.into_iter().rev().find_map(|dir| {
+        let record = Record::read(&dir).ok()?;
+        let has_worktree = record.state != State::Removed && record.common_dir == common_dir;
+        has_worktree.then_some((dir, record))
+    });
+    Ok(found)
 }
 
 /// What merging a run's branch into another branch would do.

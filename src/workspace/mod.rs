@@ -16,6 +16,7 @@
 //! This module must never run what an agent wrote, discover a repository from an agent's worktree, obey an
 //! agent's git configuration, or delete work that exists nowhere else.
 
+mod apply;
 mod dispose;
 pub mod findings;
 #[doc(hidden)]
@@ -25,27 +26,32 @@ mod inspect;
 pub mod nested_repositories;
 mod receive;
 pub(crate) mod run;
+mod saved_work;
 pub mod snapshot;
 mod task_branch;
 mod trust;
+mod whole_work;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use apply::{ApplyMethod, ApplyPlan, ApplyRequest, Planned};
 pub use dispose::uncommitted::{Changed, merged};
 pub use dispose::{DisposeReport, KeepPolicy};
 pub use git::command::GitError;
 pub use git::refs::RefError;
 pub use git::remote::{Pushed, RemoteUrls, without_credentials};
 pub use git::repository::{Head, Repository, files_at};
-pub use inspect::{Entry, Preview, diff, list, preview};
+pub use inspect::{Entry, Preview, diff, list, newest, preview};
 pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};
 pub use run::create::{Request, Workspace};
 pub use run::extra_files::{ExtraFile, is_inside as is_path_inside};
 pub use run::run_record::{Record, State};
+pub use saved_work::{SavedRef, SavedWork, remove_saved, restore, saved_work};
 pub use task_branch::merge::{Compared, Merged};
 pub use task_branch::{StepCommit, TaskTree, has_changes};
+pub use whole_work::{ChangedFile, WholeWork, WorkReader};
 
 /// Why a workspace cannot be created, received from, or disposed of.
 #[derive(Debug, thiserror::Error)]

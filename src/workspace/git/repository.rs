@@ -171,6 +171,20 @@ impl Repository {
         self.git_dir != self.common_dir
     }
 
+    /// The operation that the user has begun and not finished in the working tree, such as `a merge`.
+    pub(crate) fn operation_in_progress(&self) -> Option<&'static str> {
+        let operations = [
+            ("MERGE_HEAD", "a merge"),
+            ("rebase-merge", "a rebase"),
+            ("rebase-apply", "a rebase"),
+            ("CHERRY_PICK_HEAD", "a cherry-pick"),
+            ("REVERT_HEAD", "a revert"),
+            ("BISECT_LOG", "a bisection"),
+        ];
+        let is_there = |file: &str| self.git_dir.join(file).symlink_metadata().is_ok();
+        operations.iter().find(|(file, _)| is_there(file)).map(|(_, operation)| *operation)
+    }
+
     /// A short name of the repository for use in directory names: the name of its main working tree or bare
     /// repository, without `.git` and leading dots.
     pub fn name(&self) -> Vec<u8> {

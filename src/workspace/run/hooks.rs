@@ -53,7 +53,7 @@ fn tree_to_copy(dir: &Path) -> &Path {
 }
 
 /// The directory of the user's hooks, if there is one.
-fn hooks_dir(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
+pub(crate) fn hooks_dir(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     let named = match settings.get("core.hookspath").filter(|path| !path.is_empty()) {
         None => repository.common_dir.join("hooks"),
         Some(path) => resolve_setting_path(repository, path),

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -117,6 +118,11 @@ impl Record {
     /// True if a run's directory has a record.
     pub fn exists(run_folder: &Path) -> bool {
         run_folder.join(FILE).is_file()
+    }
+
+    /// When guard wrote the record last.
+    pub(crate) fn written_at(run_folder: &Path) -> io::Result<SystemTime> {
+        run_folder.join(FILE).metadata()?.modified()
     }
 
     /// Writes the record atomically: if this process is killed, the old or the new record remains complete.

@@ -69,20 +69,11 @@ impl WorkspaceSpec {
                 "switch to a branch first: git switch -c task/name",
             );
         };
-        for (file, what) in [
-            ("MERGE_HEAD", "a merge"),
-            ("rebase-merge", "a rebase"),
-            ("rebase-apply", "a rebase"),
-            ("CHERRY_PICK_HEAD", "a cherry-pick"),
-            ("REVERT_HEAD", "a revert"),
-            ("BISECT_LOG", "a bisection"),
-        ] {
-            if repository.git_dir.join(file).symlink_metadata().is_ok() {
-                return refuse(
-                    &format!("{what} is in progress in this worktree"),
-                    "finish it or abort it first",
-                );
-            }
+        if let Some(operation) = repository.operation_in_progress() {
+            return refuse(
+                &format!("{operation} is in progress in this worktree"),
+                "finish it or abort it first",
+            );
         }
         let admin_dir = repository.git_dir.clone();
         Ok(Self { branch, base, worktree, admin_dir, here: true })

@@ -1,0 +1,460 @@
+//! Brings the work of a run into the branch that the user has checked out.
+//!
+//! A plan comes first: git merges in a jail, without a working tree, and the plan says what would change or
+//! why it cannot. Only then guard changes the user's working tree, index and branch, in the way `git merge`
+//! does: it refuses to overwrite changes of the user, and moves the branch only if nothing else moved it.
+//! No hooks run.
+
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::WorkspaceError;
+use super::dispose::has_larger_file;
+use super::git::command::{Git, GitError};
+use super::git::config::Settings;
+use super::git::gitfile;
+use super::git::refs;
+use super::git::repository::{Head, Repository};
+use super::run::create::{Workspace, trusted_settings};
+use super::run::hooks::hooks_dir;
+use super::run::run_record::State;
+use super::task_branch::{SKIP_SMUDGE, TaskTree, line};
+use super::whole_work::{WholeWork, WorkReader, split_paths};
+
+/// Maximum size of an uncommitted file that guard commits.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+/// Maximum number of subjects in the message of a squashed commit.
+const MAX_SUBJECTS: usize = 100;
+/// Timeout of `git status` and of the checkout in the user's working tree.
+const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How the work gets into the user's branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApplyMethod {
+    /// With its commits: a fast-forward, or a merge commit.
+    Merge,
+    /// As one commit.
+    Squash,
+    /// As changes in the working tree and the index.
+    Uncommitted,
+}
+
+/// What the user asked for.
+#[derive(Debug, Clone)]
+pub struct ApplyRequest {
+    /// How the work gets into the branch.
+    pub method: ApplyMethod,
+    /// The message of the commit that guard makes, if it makes one.
+    pub message: Option<String>,
+    /// True if nothing is to be written to the repository.
+    pub dry_run: bool,
+}
+
+/// What applying would do. No ref, index or working tree has changed.
+pub struct ApplyPlan {
+    /// The branch to apply to, without `refs/heads/`; `None` if `HEAD` is detached.
+    pub into: Option<String>,
+    /// The work to apply.
+    pub work: WholeWork,
+    /// The paths that change in the user's working tree.
+    pub files: Vec<PathBuf>,
+    /// How the work gets into the branch.
+    pub method: ApplyMethod,
+    /// True if the branch only moves forward to the run's commits.
+    pub is_fast_forward: bool,
+    /// The commit that was checked out.
+    pub old: String,
+    /// The commit to check out; `None` if no commit is made.
+    pub new: Option<String>,
+    /// The message of the commit that guard makes of the uncommitted work.
+    pub work_message: Option<String>,
+    /// True if the user has git hooks, which do not run.
+    pub has_hooks: bool,
+    /// The commit of the uncommitted work on top of the run's branch.
+    work_commit: Option<String>,
+    /// The tree to check out.
+    tree: String,
+    reader: WorkReader,
+}
+
+/// The answer to a request.
+pub enum Planned {
+    /// The work can be applied.
+    Ready(Box<ApplyPlan>),
+    /// The user's branch has all of the work already, or there is none.
+    Nothing(WholeWork),
+    /// The work and the user's branch changed the same lines of these files.
+    Conflicts(Vec<PathBuf>),
+    /// The user's working tree has changes, or untracked files, at these paths.
+    Overlaps(Vec<PathBuf>),
+}
+
+impl Workspace {
+    /// Plans to apply the work to what the user has checked out in `repository`.
+    pub fn plan_apply(
+        &self,
+        repository: &Repository,
+        request: &ApplyRequest,
+    ) -> Result<Planned, WorkspaceError> {
+        let settings = trusted_settings(repository)?;
+        let top = self.check_place(repository)?;
+        self.check_state()?;
+        let Some(old) = repository.head.commit().map(str::to_string) else {
+            return Err(WorkspaceError::refused(
+                "the current branch has no commit yet",
+                "switch to the branch that is to get the work: git switch main",
+            ));
+        };
+        let reader = WorkReader::new(self.record.clone(), &self.run_folder, !request.dry_run)?;
+        let work = self.read_to_commit(&reader)?;
+        let who = TaskTree::identity(repository)?;
+        let mut work_message = None;
+        let mut work_commit = None;
+        let mut theirs = work.tip.clone();
+        if !work.uncommitted.is_empty() {
+            let given = request.message.clone().filter(|_| request.method == ApplyMethod::Merge);
+            let message = given.unwrap_or_else(|| format!("Uncommitted work of {}", self.branch()));
+            theirs = commit(&reader, &who, &work.tree, &[&work.tip], &message)?;
+            (work_message, work_commit) = (Some(message), Some(theirs.clone()));
+        }
+        if is_ancestor(&reader, &theirs, &old)? {
+            return Ok(Planned::Nothing(work));
+        }
+        let is_forward = is_ancestor(&reader, &old, &theirs)?;
+        let tree = if is_forward {
+            theirs.clone()
+        } else {
+            match merge(&reader, &old, &theirs)? {
+                Ok(tree) => tree,
+                Err(conflicts) => return Ok(Planned::Conflicts(conflicts)),
+            }
+        };
+        let changes = changes(&reader, &old, &tree)?;
+        if changes.is_empty() && request.method != ApplyMethod::Merge {
+            return Ok(Planned::Nothing(work));
+        }
+        let overlaps = overlaps(repository, &top, &changes)?;
+        if !overlaps.is_empty() {
+            return Ok(Planned::Overlaps(overlaps));
+        }
+        let new = match request.method {
+            ApplyMethod::Uncommitted => None,
+            ApplyMethod::Merge if is_forward => Some(theirs),
+            ApplyMethod::Merge => {
+                let message = request.message.clone().filter(|_| work_message.is_none());
+                let message = message.unwrap_or_else(|| format!("Merge branch '{}'", self.branch()));
+                Some(commit(&reader, &who, &tree, &[&old, &theirs], &message)?)
+            }
+            ApplyMethod::Squash => {
+                let message = match &request.message {
+                    Some(message) => message.clone(),
+                    None => self.squash_message(&reader, &work)?,
+                };
+                Some(commit(&reader, &who, &tree, &[&old], &message)?)
+            }
+        };
+        let into = match &repository.head {
+            Head::Branch(name, _) => Some(name.strip_prefix("refs/heads/").unwrap_or(name).to_string()),
+            _ => None,
+        };
+        Ok(Planned::Ready(Box::new(ApplyPlan {
+            into,
+            work,
+            files: changes.into_iter().map(|change| change.path).collect(),
+            method: request.method,
+            is_fast_forward: is_forward && request.method == ApplyMethod::Merge,
+            old,
+            new,
+            work_message: work_message.filter(|_| request.method == ApplyMethod::Merge),
+            has_hooks: has_hooks(repository, &settings),
+            work_commit,
+            tree,
+            reader,
+        })))
+    }
+
+    /// The top of the user's working tree, if the work can be applied there.
+    fn check_place(&self, repository: &Repository) -> Result<PathBuf, WorkspaceError> {
+        let refuse = |problem: String, hint: String| Err(WorkspaceError::refused(problem, hint));
+        let record = &self.record;
+        if repository.common_dir != record.common_dir {
+            let place = record.common_dir.parent().unwrap_or(&record.common_dir).display();
+            return refuse(
+                format!("the run {} worked in another repository", record.run_id),
+                format!("run `guard apply` there: {place}"),
+            );
+        }
+        let Some(top) = &repository.toplevel else {
+            return refuse(
+                "the repository has no working tree here".to_string(),
+                format!("push the branch, or merge {} in a clone", self.branch()),
+            );
+        };
+        let is_its_branch = matches!(&repository.head, Head::Branch(name, _) if *name == record.branch);
+        if *top == record.worktree || is_its_branch {
+            return refuse(
+                format!("{} is checked out here, and it is the run's own branch", self.branch()),
+                "go to the working tree whose branch is to get the work".to_string(),
+            );
+        }
+        if let Some(operation) = repository.operation_in_progress() {
+            return refuse(
+                format!("{operation} is in progress in {}", top.display()),
+                "finish it or abort it first".to_string(),
+            );
+        }
+        Ok(top.clone())
+    }
+
+    fn check_state(&self) -> Result<(), WorkspaceError> {
+        let record = &self.record;
+        let run = &record.run_id;
+        let is_interrupted = !matches!(record.state, State::Kept | State::Removed);
+        if is_interrupted || (record.state == State::Kept && self.has_unreceived_commits()) {
+            return Err(WorkspaceError::refused(
+                format!("guard has not received the commits of the run {run}"),
+                format!("receive them first: guard worktree receive {run}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// True if the quarantine still exists and its branch has commits that guard did not receive.
+    fn has_unreceived_commits(&self) -> bool {
+        let git = self.quarantine();
+        if git.symlink_metadata().is_err() {
+            return false;
+        }
+        let (branch, format) = (&self.record.branch, &self.record.object_format);
+        !refs::read_ref(&git, &self.refs_before(), branch, format).is_ok_and(|tip| tip == self.record.tip)
+    }
+
+    /// Reads the whole work, and refuses what cannot be committed as it is.
+    fn read_to_commit(&self, reader: &WorkReader) -> Result<WholeWork, WorkspaceError> {
+        let worktree = &self.record.worktree;
+        let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();
+        let by_hand = || format!("commit the work yourself in {}, then apply it", worktree.display());
+        if has_larger_file(worktree, MAX_FILE_BYTES) {
+            return Err(WorkspaceError::refused(
+                format!("the worktree has a file of more than {} MiB", MAX_FILE_BYTES >> 20),
+                "remove it from the worktree: guard worktree path RUN",
+            ));
+        }
+        let work = match reader.read() {
+            // The agent may have removed the owner's permissions on some files or directories.
+            Err(WorkspaceError::Git(GitError::Failed { verb, .. })) if verb == "add" => {
+                gitfile::restore_access(worktree);
+                reader.read()?
+            }
+            Ok(work) if !work.unreadable.is_empty() => {
+                gitfile::restore_access(worktree);
+                reader.read()?
+            }
+            work => work?,
+        };
+        if let Some(dir) = work.unreadable.first() {
+            return Err(WorkspaceError::refused(
+                format!("git cannot read all of {} in the worktree", path(dir)),
+                "move it out of the worktree: guard worktree path RUN",
+            ));
+        }
+        if let Some(dir) = work.nested.first() {
+            return Err(WorkspaceError::refused(
+                format!("the worktree contains a repository of its own: {}", path(dir)),
+                "move it out of the worktree, or remove its .git; do not run git in it",
+            ));
+        }
+        if !work.uncommitted.is_empty()
+            && let Some(file) = reader.first_filtered(&work)?
+        {
+            return Err(WorkspaceError::refused(
+                format!("{} is not committed, and needs a filter such as git-lfs", path(&file)),
+                by_hand(),
+            ));
+        }
+        Ok(work)
+    }
+
+    fn squash_message(&self, reader: &WorkReader, work: &WholeWork) -> Result<String, WorkspaceError> {
+        let mut message = format!("Work of {}\n", self.branch());
+        let commits = reader.commits(work, MAX_SUBJECTS)?;
+        if !commits.is_empty() {
+            message.push('\n');
+        }
+        for (_, subject) in &commits {
+            message.push_str(&format!("* {}\n", crate::terminal_text::one_line(subject)));
+        }
+        if work.commits > commits.len() {
+            message.push_str(&format!("* and {} earlier commits\n", work.commits - commits.len()));
+        }
+        Ok(message)
+    }
+
+    /// Does what the plan says. If it fails, the user's branch and files are as before.
+    pub fn apply(&mut self, repository: &Repository, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
+        let Some(top) = &repository.toplevel else { return self.check_place(repository).map(drop) };
+        if plan.method == ApplyMethod::Merge {
+            self.commit_on_branch(plan)?;
+        }
+        let mark = format!("guard apply {}", self.branch());
+        check_out(repository, top, &plan.old, &plan.tree)?;
+        let Some(new) = &plan.new else { return Ok(()) };
+        let moved = repository.git("update-ref")?.args(["-m", &mark, "HEAD", new, &plan.old]).run();
+        if let Err(error) = moved {
+            check_out(repository, top, &plan.tree, &plan.old)?;
+            return Err(error.into());
+        }
+        // As `git merge` does, so that `git reset --keep ORIG_HEAD` undoes it.
+        let _ = repository.git("update-ref")?.args(["-m", &mark, "ORIG_HEAD", &plan.old]).run();
+        Ok(())
+    }
+
+    /// Moves the run's branch to the commit of the uncommitted work, and updates the worktree's index.
+    fn commit_on_branch(&mut self, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
+        if let Some(new) = &plan.work_commit {
+            let branch = &self.record.branch;
+            let git = self.real_git("update-ref")?.args(["-m", "guard apply: commit uncommitted work"]);
+            git.args([branch, new, &plan.work.tip]).run()?;
+            self.replace_index(&plan.reader.index())?;
+        }
+        // The user may have added commits: the record must name the commit that the branch has now.
+        let tip = plan.work_commit.as_ref().unwrap_or(&plan.work.tip);
+        if self.record.tip != *tip {
+            self.record.tip = tip.clone();
+            self.set_state(self.record.state)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a commit with git plumbing. No ref points to it.
+fn commit(
+    reader: &WorkReader,
+    who: &(String, String),
+    tree: &str,
+    parents: &[&str],
+    message: &str,
+) -> Result<String, WorkspaceError> {
+    let tree = line(&reader.git("rev-parse")?.args(["--verify", &format!("{tree}^{{tree}}")]).run()?);
+    let mut git = reader.git("commit-tree")?.arg(tree);
+    for parent in parents {
+        git = git.args(["-p", parent]);
+    }
+    for role in ["AUTHOR", "COMMITTER"] {
+        git = git.env(&format!("GIT_{role}_NAME"), &who.0).env(&format!("GIT_{role}_EMAIL"), &who.1);
+    }
+    let message = format!("{}\n", message.trim_end());
+    Ok(line(&git.input(message.into_bytes()).run()?))
+}
+
+fn is_ancestor(reader: &WorkReader, ancestor: &str, descendant: &str) -> Result<bool, WorkspaceError> {
+    let answer = reader.git("merge-base")?.args(["--is-ancestor", ancestor, descendant]).output()?;
+    match answer.code() {
+        0 => Ok(true),
+        1 => Ok(false),
+        code => {
+            let verb = "merge-base".to_string();
+            Err(GitError::Failed { verb, code, message: answer.message }.into())
+        }
+    }
+}
+
+/// Merges two commits. Returns the id of the merged tree, or the paths with conflicts.
+fn merge(
+    reader: &WorkReader,
+    ours: &str,
+    theirs: &str,
+) -> Result<Result<String, Vec<PathBuf>>, WorkspaceError> {
+    let shape = ["--write-tree", "--name-only", "--no-messages", "-z", ours, theirs];
+    let answer = reader.git("merge-tree")?.args(shape).output()?;
+    let mut parts = split_paths(&answer.output);
+    let tree = parts.next().map(|tree| line(tree.as_os_str().as_bytes())).unwrap_or_default();
+    match answer.code() {
+        0 => Ok(Ok(tree)),
+        1 => Ok(Err(parts.collect())),
+        code => {
+            let verb = "merge-tree".to_string();
+            Err(GitError::Failed { verb, code, message: answer.message }.into())
+        }
+    }
+}
+
+/// A path that changes in the user's working tree.
+struct PathChange {
+    path: PathBuf,
+    is_new: bool,
+    is_deleted: bool,
+}
+
+fn changes(reader: &WorkReader, from: &str, to: &str) -> Result<Vec<PathChange>, WorkspaceError> {
+    let shape = ["-r", "-z", "--name-status", "--no-renames", "--end-of-options", from, to];
+    let output = reader.git("diff-tree")?.args(shape).run()?;
+    let mut fields = split_paths(&output);
+    let mut changes = Vec::new();
+    while let (Some(status), Some(path)) = (fields.next(), fields.next()) {
+        let (is_new, is_deleted) = (status == Path::new("A"), status == Path::new("D"));
+        changes.push(PathChange { path, is_new, is_deleted });
+    }
+    Ok(changes)
+}
+
+/// The paths at which applying would overwrite something of the user: changes that are not committed, or files
+/// that git does not track, also ignored ones.
+fn overlaps(
+    repository: &Repository,
+    top: &Path,
+    changes: &[PathChange],
+) -> Result<Vec<PathBuf>, WorkspaceError> {
+    let status = repository.git("status")?.worktree(top).timeout(CHECKOUT_TIMEOUT);
+    let output =
+        status.args(["--porcelain", "-z", "-uno", "--no-renames", "--ignore-submodules=all"]).run()?;
+    let entries = output.split(|byte| *byte == 0).filter_map(|entry| entry.get(3..));
+    let changed: BTreeSet<&[u8]> = entries.collect();
+    let deleted: BTreeSet<&Path> =
+        changes.iter().filter(|change| change.is_deleted).map(|change| change.path.as_path()).collect();
+    let is_in_the_way = |path: &Path| {
+        let is_dir = |place: &Path| place.symlink_metadata().map(|data| data.is_dir());
+        // A file in place of a directory on the way to the path.
+        let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+        let mut files = above.filter(|above| matches!(is_dir(&top.join(above)), Ok(false)));
+        if files.any(|above| !deleted.contains(above)) {
+            return true;
+        }
+        match is_dir(&top.join(path)) {
+            // git itself refuses if the directory has files that it does not track.
+            Ok(true) => !deleted.range(path..).next().is_some_and(|below| below.starts_with(path)),
+            Ok(false) => true,
+            Err(_) => false,
+        }
+    };
+    let overlaps = changes.iter().filter(|change| {
+        changed.contains(change.path.as_os_str().as_bytes()) || (change.is_new && is_in_the_way(&change.path))
+    });
+    Ok(overlaps.map(|change| change.path.clone()).collect())
+}
+
+/// Changes the user's index and working tree from one tree to another, and keeps changes at other paths.
+/// Changes nothing if it would overwrite anything.
+fn check_out(repository: &Repository, top: &Path, from: &str, to: &str) -> Result<(), WorkspaceError> {
+    let git = |verb: &str| -> Result<Git, WorkspaceError> {
+        let git = repository.git(verb)?.worktree(top).timeout(CHECKOUT_TIMEOUT);
+        Ok(git.env("GIT_OPTIONAL_LOCKS", "1").env(SKIP_SMUDGE.0, SKIP_SMUDGE.1))
+    };
+    // Otherwise a file that was only touched looks like a change. Its exit code says that there are changes.
+    git("update-index")?.args(["-q", "--refresh"]).output()?;
+    git("read-tree")?.args(["-m", "-u", from, to]).run().map(drop).map_err(|error| match error {
+        GitError::Failed { message, .. } => WorkspaceError::refused(
+            format!("git refused to change the working tree {}: {message}", top.display()),
+            "commit or stash your changes, and try again; nothing was applied",
+        ),
+        error => error.into(),
+    })
+}
+
+/// True if the user has hooks that `git merge` or `git commit` would have run.
+fn has_hooks(repository: &Repository, settings: &Settings) -> bool {
+    let names = ["pre-commit", "pre-merge-commit", "prepare-commit-msg", "commit-msg", "post-merge"];
+    hooks_dir(repository, settings).is_some_and(|dir| names.iter().any(|name| dir.join(name).exists()))
+}

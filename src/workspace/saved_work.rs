@@ -1,0 +1,183 @@
+//! The work that guard saved under `refs/guard/` before it removed a worktree: lists it, brings it back as a
+//! branch, and removes old work.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::WorkspaceError;
+use super::git::command::{Git, Trust};
+use super::git::repository::Repository;
+use super::run::run_record::Record;
+use super::task_branch::line;
+
+/// Maximum number of refs to list.
+const MAX_REFS: usize = 20_000;
+/// Maximum number of entries whose commits guard counts: each takes a git process.
+const MAX_COUNTED: usize = 100;
+
+/// One ref under `refs/guard/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedRef {
+    /// The full name.
+    pub name: String,
+    /// The commit.
+    pub commit: String,
+    /// The first line of the commit's message.
+    pub subject: String,
+}
+
+/// The saved work of a run or a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedWork {
+    /// The directory of its refs, without `refs/guard/`: the id of the run, or `task-ID`.
+    pub name: String,
+    /// The branch that the run had, without `refs/heads/`, if its record still exists.
+    pub branch: Option<String>,
+    /// When guard saved it, as far as guard can tell. Never later than now.
+    pub saved_at: SystemTime,
+    /// The number of commits on the run's branch since the run began; `None` if guard did not count them.
+    pub commits: Option<usize>,
+    /// The commits of the run's branch.
+    pub tip: Option<SavedRef>,
+    /// The uncommitted work, as a commit.
+    pub work: Option<SavedRef>,
+    /// Other refs: the saved working trees of a task.
+    pub others: Vec<SavedRef>,
+}
+
+impl SavedWork {
+    /// Every ref.
+    pub fn refs(&self) -> impl Iterator<Item = &SavedRef> {
+        self.tip.iter().chain(&self.work).chain(&self.others)
+    }
+
+    /// The ref that has the most of the work.
+    fn main(&self) -> Option<&SavedRef> {
+        self.work.as_ref().or(self.tip.as_ref()).or(self.others.last())
+    }
+}
+
+/// Builds a git call on the refs and commits of a repository that obeys nothing an agent wrote.
+fn git(repository: &Repository, verb: &str) -> Result<Git, WorkspaceError> {
+    let common_dir = &repository.common_dir;
+    let git = Git::new(Trust::Neutral, verb)?.git_dir(common_dir).current_dir(common_dir);
+    Ok(git.env("GIT_COMMITTER_NAME", "guard").env("GIT_COMMITTER_EMAIL", "guard@localhost"))
+}
+
+/// Lists the saved work of a repository, the newest first. `runs` is the directory of runs.
+pub fn saved_work(repository: &Repository, runs: &Path) -> Result<Vec<SavedWork>, WorkspaceError> {
+    let format = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)%00%(contents:subject)%00";
+    let count = format!("--count={MAX_REFS}");
+    let output = git(repository, "for-each-ref")?.args([format, &count, "refs/guard/"]).run()?;
+    let fields: Vec<String> =
+        output.split(|byte| *byte == 0).map(|field| String::from_utf8_lossy(field).into_owned()).collect();
+    let now = SystemTime::now();
+    let mut found: BTreeMap<String, SavedWork> = BTreeMap::new();
+    for entry in fields.chunks_exact(4) {
+        let [name, commit, date, subject] = entry else { continue };
+        let name = name.trim_start_matches('\n');
+        let Some((dir, last)) =
+            name.strip_prefix("refs/guard/").map(|rest| rest.rsplit_once('/').unwrap_or((rest, "")))
+        else {
+            continue;
+        };
+        // A receive that is going on, or was interrupted.
+        if last == "incoming" {
+            continue;
+        }
+        let saved = SavedRef { name: name.to_string(), commit: commit.clone(), subject: subject.clone() };
+        let date = Duration::from_secs(date.parse().unwrap_or(0));
+        let date = SystemTime::UNIX_EPOCH.checked_add(date).unwrap_or(now).min(now);
+        let work = found.entry(dir.to_string()).or_insert_with(|| SavedWork {
+            name: dir.to_string(),
+            branch: None,
+            saved_at: began_at(dir).unwrap_or(SystemTime::UNIX_EPOCH).min(now),
+            commits: None,
+            tip: None,
+            work: None,
+            others: Vec::new(),
+        });
+        work.saved_at = work.saved_at.max(date);
+        match last {
+            "tip" => work.tip = Some(saved),
+            "work" => work.work = Some(saved),
+            _ => work.others.push(saved),
+        }
+    }
+    let mut all: Vec<SavedWork> = found.into_values().collect();
+    let records: BTreeMap<String, Record> = all
+        .iter_mut()
+        .filter_map(|work| Some((work.name.clone(), add_record(repository, runs, work)?)))
+        .collect();
+    all.sort_by(|a, b| (b.saved_at, &b.name).cmp(&(a.saved_at, &a.name)));
+    for work in all.iter_mut().take(MAX_COUNTED) {
+        let (Some(tip), Some(record)) = (&work.tip, records.get(&work.name)) else { continue };
+        let range = format!("{}..{}", record.base, tip.commit);
+        let count = git(repository, "rev-list")?.args(["--count", &range, "--"]).output()?;
+        work.commits = line(&count.output).parse().ok().filter(|_| count.status.success());
+    }
+    Ok(all)
+}
+
+/// When a run began, according to its id.
+fn began_at(name: &str) -> Option<SystemTime> {
+    let id = uuid::Uuid::parse_str(name).ok()?;
+    let (seconds, nanoseconds) = id.get_timestamp()?.to_unix();
+    SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
+}
+
+/// Adds what the record of the run says, if it still exists.
+fn add_record(repository: &Repository, runs: &Path, work: &mut SavedWork) -> Option<Record> {
+    let folder = runs.join(&work.name);
+    let record = Record::read(&folder).ok().filter(|record| record.common_dir == repository.common_dir)?;
+    work.branch = Some(record.branch.strip_prefix("refs/heads/").unwrap_or(&record.branch).to_string());
+    // The record was written last when the worktree was removed.
+    let written = Record::written_at(&folder).unwrap_or(work.saved_at);
+    work.saved_at = work.saved_at.max(written.min(SystemTime::now()));
+    Some(record)
+}
+
+/// Creates a branch at saved work: at the ref with this full name, or at the one that has the most of the
+/// work. The saved refs stay. Returns the ref.
+pub fn restore<'w>(
+    repository: &Repository,
+    work: &'w SavedWork,
+    name: Option<&str>,
+    branch: &str,
+) -> Result<&'w SavedRef, WorkspaceError> {
+    let chosen = match name {
+        Some(name) => work.refs().find(|saved| saved.name == name),
+        None => work.main(),
+    };
+    let Some(saved) = chosen else {
+        return Err(WorkspaceError::refused(
+            format!("nothing is saved as {:?}", name.unwrap_or(&work.name)),
+            "`guard restore --list` shows what is saved",
+        ));
+    };
+    let full = format!("refs/heads/{branch}");
+    let is_name = git(repository, "check-ref-format")?.arg(&full).output()?.status.success();
+    if !is_name || branch.starts_with('-') {
+        return Err(WorkspaceError::refused(
+            format!("{branch:?} is not a name for a branch"),
+            "choose another one: --branch NAME",
+        ));
+    }
+    let zero = "0".repeat(saved.commit.len());
+    let made = git(repository, "update-ref")?.args(["--create-reflog", "-m", "guard restore", &full]);
+    match made.args([&saved.commit, &zero]).run() {
+        Err(_) if repository.commit(&full)?.is_some() => Err(WorkspaceError::NameTaken {
+            what: format!("the branch {branch}"),
+            hint: "choose another name: --branch NAME",
+        }),
+        made => Ok(made.map(|_| saved)?),
+    }
+}
+
+/// Removes the refs of saved work, each only if it still names the commit that was listed.
+pub fn remove_saved(repository: &Repository, work: &SavedWork) -> Result<(), WorkspaceError> {
+    let commands: String =
+        work.refs().map(|saved| format!("delete {} {}\n", saved.name, saved.commit)).collect();
+    Ok(git(repository, "update-ref")?.arg("--stdin").input(commands.into_bytes()).run().map(drop)?)
+}

@@ -1,0 +1,315 @@
+//! The whole work of a run as one tree: the commits on its branch, and what is uncommitted in its worktree.
+//!
+//! The agent may have written every file in the worktree, so git reads them only in a jail and without the
+//! attributes in the tree. Nothing is written but git objects and files in a directory of this process.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::dispose::uncommitted::{RETRY_TIMEOUT, unreadable_dirs};
+use super::git::command::{Git, GitError, Trust, program};
+use super::git::gitfile;
+use super::git::jail::{Bounds, Jail};
+use super::git::jailed_worktree::JailedWorktree;
+use super::run::run_record::{Record, State};
+use super::task_branch::line;
+use super::{WorkspaceError, at};
+use crate::sys::remove_tree::remove_tree;
+
+/// Maximum size of a patch, in bytes.
+const MAX_PATCH_BYTES: usize = 256 << 20;
+/// Maximum size of a list of paths, in bytes.
+const MAX_LIST_BYTES: usize = 256 << 20;
+/// Maximum number of nested repositories in a worktree.
+const MAX_NESTED: usize = 1_000;
+
+/// The whole work of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WholeWork {
+    /// The commit that the run started from.
+    pub base: String,
+    /// The commit of the branch now. The user may have added commits after the run.
+    pub tip: String,
+    /// A revision with the tree of the whole work: the tip if nothing is uncommitted.
+    pub tree: String,
+    /// The number of commits since the base.
+    pub commits: usize,
+    /// The paths of files that are new, changed or deleted in the worktree, compared with the tip.
+    pub uncommitted: Vec<PathBuf>,
+    /// Repositories in the worktree that are not submodules. They are not part of the tree.
+    pub nested: Vec<PathBuf>,
+    /// Top-level directories that git cannot read completely. What is in them may be missing in the tree.
+    pub unreadable: Vec<PathBuf>,
+}
+
+/// How many lines of a file changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedFile {
+    /// The path.
+    pub path: PathBuf,
+    /// The number of added and deleted lines; `None` for a binary file.
+    pub lines: Option<(u64, u64)>,
+}
+
+/// Reads the work of a run. Takes no lock, because guard replaces records atomically.
+pub struct WorkReader {
+    pub(crate) record: Record,
+    /// A directory of this process, for an index and for objects. Removed on drop.
+    scratch: PathBuf,
+    /// True if git stores new objects in the repository. Otherwise it stores them in `scratch`.
+    stores_objects: bool,
+}
+
+impl Drop for WorkReader {
+    fn drop(&mut self) {
+        let _ = remove_tree(&self.scratch);
+    }
+}
+
+/// The paths of a list that git separates by NUL bytes.
+pub(crate) fn split_paths(output: &[u8]) -> impl Iterator<Item = PathBuf> + '_ {
+    let parts = output.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+    parts.map(|part| PathBuf::from(OsStr::from_bytes(part)))
+}
+
+impl WorkReader {
+    /// Reads the record in a run's directory. What is read later changes nothing in the repository.
+    pub fn open(run_folder: &Path) -> Result<Self, WorkspaceError> {
+        Self::new(Record::read(run_folder)?, run_folder, false)
+    }
+
+    pub(crate) fn new(
+        record: Record,
+        run_folder: &Path,
+        stores_objects: bool,
+    ) -> Result<Self, WorkspaceError> {
+        if record.state == State::Removed {
+            return Err(WorkspaceError::refused(
+                format!("the worktree of the run {} was removed", record.run_id),
+                "`guard restore --list` shows what is saved of it",
+            ));
+        }
+        if record.admin_dir.as_os_str().is_empty() {
+            return Err(WorkspaceError::refused(
+                format!("the run {} has no worktree yet", record.run_id),
+                "wait until it has started, or remove what is left of it: guard worktree clean",
+            ));
+        }
+        let scratch = run_folder.join(format!("reading-{}", std::process::id()));
+        at("clear", &scratch, remove_tree(&scratch))?;
+        at("create", &scratch, fs::create_dir_all(scratch.join("objects")))?;
+        Ok(Self { record, scratch, stores_objects })
+    }
+
+    /// Makes git find the objects that this reader stored, and store new ones there.
+    fn with_objects(&self, git: Git) -> Git {
+        if self.stores_objects {
+            return git;
+        }
+        let others: Vec<&[u8]> = self.record.objects.iter().map(|path| path.as_os_str().as_bytes()).collect();
+        git.env("GIT_OBJECT_DIRECTORY", self.scratch.join("objects"))
+            .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", OsStr::from_bytes(&others.join(&b':')))
+    }
+
+    /// Builds a jailed git call on the repository that does not read the worktree. git may start merge
+    /// drivers, which inherit the jail.
+    pub(crate) fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
+        let record = &self.record;
+        let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
+        read.push(&record.common_dir);
+        let mut write: Vec<&Path> = vec![&self.scratch];
+        write.extend(record.objects.first().filter(|_| self.stores_objects).map(PathBuf::as_path));
+        let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: libc::RLIM_INFINITY };
+        let jail = Jail::new(program()?, &read, &write, false, bounds)?;
+        let git = Git::new(Trust::Neutral, verb)?.git_dir(&record.common_dir).jailed(jail);
+        Ok(self.with_objects(git.current_dir(&self.scratch).env("GIT_NO_REPLACE_OBJECTS", "1")))
+    }
+
+    /// Builds a jailed git call on the worktree and on a copy of its index. The attributes are those of the
+    /// commit that the run started from, which no agent wrote.
+    fn tree_git(&self, verb: &str) -> Result<Git, WorkspaceError> {
+        let record = &self.record;
+        let tree = JailedWorktree {
+            common_dir: &record.common_dir,
+            admin_dir: &record.admin_dir,
+            worktree: &record.worktree,
+            objects: &record.objects,
+            object_format: &record.object_format,
+            excludes: &record.excludes,
+            scratch: &self.scratch,
+        };
+        let git = tree.git(verb, self.stores_objects)?.env("GIT_ATTR_SOURCE", &record.base);
+        Ok(self.with_objects(git.env("GIT_INDEX_FILE", self.index()).timeout(RETRY_TIMEOUT)))
+    }
+
+    /// The copy of the worktree's index. After [`Self::read`] it has the whole work.
+    pub(crate) fn index(&self) -> PathBuf {
+        self.scratch.join("index")
+    }
+
+    /// The commit of the branch.
+    fn tip(&self) -> Result<String, WorkspaceError> {
+        let branch = &self.record.branch;
+        let revision = format!("{branch}^{{commit}}");
+        let answer =
+            self.git("rev-parse")?.args(["--verify", "--quiet", "--end-of-options", &revision]).output()?;
+        if answer.status.success() {
+            return Ok(line(&answer.output));
+        }
+        let branch = branch.strip_prefix("refs/heads/").unwrap_or(branch);
+        Err(WorkspaceError::refused(
+            format!("the branch {branch} of the run no longer exists"),
+            format!("its last known commit: git branch {branch} {}", self.record.tip),
+        ))
+    }
+
+    /// Reads the whole work.
+    pub fn read(&self) -> Result<WholeWork, WorkspaceError> {
+        let (base, tip) = (self.record.base.clone(), self.tip()?);
+        let count = self.git("rev-list")?.args(["--count", &format!("{base}..{tip}"), "--"]).run()?;
+        let mut work = WholeWork {
+            base,
+            tree: tip.clone(),
+            tip,
+            commits: line(&count).parse().unwrap_or(0),
+            uncommitted: Vec::new(),
+            nested: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        let index = self.record.admin_dir.join("index");
+        let is_there = self.record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
+        if !is_there || !index.is_file() {
+            return Ok(work);
+        }
+        at("copy", &index, gitfile::copy_index(&index, &self.index()))?;
+        self.add_all(&mut work)?;
+        let shape = ["--cached", "-z", "--name-only", "--no-renames", &work.tip];
+        let differing = self.tree_git("diff-index")?.args(shape).max_output(MAX_LIST_BYTES).run()?;
+        work.uncommitted = split_paths(&differing).collect();
+        if !work.uncommitted.is_empty() {
+            work.tree = line(&self.tree_git("write-tree")?.run()?);
+        }
+        Ok(work)
+    }
+
+    /// Adds everything that git does not ignore to the copy of the index.
+    fn add_all(&self, work: &mut WholeWork) -> Result<(), WorkspaceError> {
+        let list = ["--others", "--modified", "--exclude-standard", "-z"];
+        let listed = self.tree_git("ls-files")?.args(list).max_output(MAX_LIST_BYTES).output()?;
+        if !listed.status.success() {
+            return Err(failed("ls-files", listed.code(), listed.message));
+        }
+        work.unreadable = unreadable_dirs(&listed.message);
+        // While the run is going on, the worktree has links to the user's dependencies.
+        let links: Vec<&Path> =
+            self.record.brought.iter().filter(|one| one.is_link).map(|one| one.path.as_path()).collect();
+        let is_nested = |path: &PathBuf| path.as_os_str().as_bytes().ends_with(b"/");
+        let (nested, files): (Vec<PathBuf>, Vec<PathBuf>) =
+            split_paths(&listed.output).filter(|path| !links.contains(&path.as_path())).partition(is_nested);
+        if nested.len() > MAX_NESTED {
+            return Err(WorkspaceError::refused(
+                format!("the worktree contains more than {MAX_NESTED} repositories"),
+                "look at it yourself: guard worktree path RUN",
+            ));
+        }
+        work.nested = nested;
+        if files.is_empty() {
+            return Ok(());
+        }
+        let left_out = work.nested.iter().map(PathBuf::as_path).chain(links).map(|path| {
+            let bytes = path.as_os_str().as_bytes();
+            let mut pathspec = OsString::from(":(top,exclude,literal)");
+            pathspec.push(OsStr::from_bytes(bytes.strip_suffix(b"/").unwrap_or(bytes)));
+            pathspec
+        });
+        let added = self.tree_git("add")?.args(["--all", "--", "."]).args(left_out).output()?;
+        if !added.status.success() {
+            return Err(failed("add", added.code(), added.message));
+        }
+        Ok(())
+    }
+
+    /// The first uncommitted path whose content a filter such as git-lfs must convert before a commit.
+    pub(crate) fn first_filtered(&self, work: &WholeWork) -> Result<Option<PathBuf>, WorkspaceError> {
+        let mut input = Vec::new();
+        for path in &work.uncommitted {
+            input.extend_from_slice(path.as_os_str().as_bytes());
+            input.push(0);
+        }
+        let output = self.tree_git("check-attr")?.args(["-z", "--stdin", "filter"]).input(input).run()?;
+        let fields: Vec<&[u8]> = output.split(|byte| *byte == 0).collect();
+        let mut found = fields.chunks_exact(3).filter(|one| one[2] != b"unspecified" && one[2] != b"unset");
+        Ok(found.next().map(|one| PathBuf::from(OsStr::from_bytes(one[0]))))
+    }
+
+    fn diff_call(&self, work: &WholeWork, shape: &[&str], paths: &[OsString]) -> Result<Git, WorkspaceError> {
+        // Show which commit a submodule points to, but never enter the submodule.
+        let submodules = ["--ignore-submodules=none", "--submodule=short"];
+        let git = self.git("diff")?.args(["--no-ext-diff", "--no-textconv", "--no-color"]).args(submodules);
+        let git = git.args(shape).args([&work.base, &work.tree]).arg("--").args(paths);
+        Ok(git.max_output(MAX_PATCH_BYTES))
+    }
+
+    /// The whole work as a patch, or with `stat` as a summary. With `paths`, only what these pathspecs match.
+    pub fn diff(&self, work: &WholeWork, stat: bool, paths: &[OsString]) -> Result<Vec<u8>, WorkspaceError> {
+        let shape = if stat { "--stat" } else { "--patch" };
+        match self.diff_call(work, &[shape], paths)?.run() {
+            Err(GitError::TooMuch { .. }) => Err(WorkspaceError::refused(
+                format!("the diff is larger than {} MiB", MAX_PATCH_BYTES >> 20),
+                "`guard diff --stat` shows the files; name some of them: guard diff RUN -- PATH",
+            )),
+            output => Ok(output?),
+        }
+    }
+
+    /// The files that the whole work changes.
+    pub fn changed_files(
+        &self,
+        work: &WholeWork,
+        paths: &[OsString],
+    ) -> Result<Vec<ChangedFile>, WorkspaceError> {
+        let output = self.diff_call(work, &["--numstat", "-z", "--no-renames"], paths)?.run()?;
+        Ok(output.split(|byte| *byte == 0).filter_map(changed_file).collect())
+    }
+
+    /// The ids and subjects of the commits since the base, the oldest first; at most `max` of the newest.
+    pub fn commits(&self, work: &WholeWork, max: usize) -> Result<Vec<(String, String)>, WorkspaceError> {
+        let range = format!("{}..{}", work.base, work.tip);
+        let git = self.git("log")?.args(["--reverse", "-z", "--format=%H %s", &format!("--max-count={max}")]);
+        let output = git.args([&range, "--"]).max_output(MAX_LIST_BYTES).run()?;
+        let commit = |text: &[u8]| {
+            let text = String::from_utf8_lossy(text);
+            text.split_once(' ').map(|(id, subject)| (id.to_string(), subject.to_string()))
+        };
+        Ok(output.split(|byte| *byte == 0).filter_map(commit).collect())
+    }
+}
+
+/// Parses an entry of `git diff --numstat -z`: added lines, deleted lines, path.
+fn changed_file(entry: &[u8]) -> Option<ChangedFile> {
+    let mut parts = entry.splitn(3, |byte| *byte == b'\t');
+    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
+    let lines = (number(), number());
+    let path = PathBuf::from(OsStr::from_bytes(parts.next()?));
+    Some(ChangedFile { path, lines: lines.0.zip(lines.1) })
+}
+
+fn failed(verb: &str, code: i32, message: String) -> WorkspaceError {
+    GitError::Failed { verb: verb.to_string(), code, message }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_numstat() {
+        let file = |lines| Some(ChangedFile { path: PathBuf::from("a\tb\n"), lines });
+        assert_eq!(changed_file(b"1\t20\ta\tb\n"), file(Some((1, 20))));
+        assert_eq!(changed_file(b"-\t-\ta\tb\n"), file(None));
+        assert_eq!(changed_file(b""), None);
+        assert_eq!(changed_file(b"1\t2"), None);
+    }
+}
