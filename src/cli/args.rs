@@ -15,6 +15,7 @@ use super::logging::LogOptions;
 use super::shell_args::{
     COMPLETIONS_EXAMPLES, Complete, Completions, HELP_EXAMPLES, Help, MAN_EXAMPLES, Man,
 };
+use super::take_over_args::{APPLY_EXAMPLES, Apply, DIFF_EXAMPLES, Diff, RESTORE_EXAMPLES, Restore};
 use super::task_args::{TASK_EXAMPLES, Task, WORKFLOW_EXAMPLES, Workflow};
 
 /// Run AI coding agents without trusting them: a TOML policy judges every command they start.
@@ -103,6 +104,15 @@ pub(crate) enum Command {
     /// List runs, and delete old ones
     #[command(after_help = RUNS_EXAMPLES, args_conflicts_with_subcommands = true)]
     Runs(Runs),
+    /// Show the work of a run, committed or not, as one diff
+    #[command(after_help = DIFF_EXAMPLES)]
+    Diff(Diff),
+    /// Bring the work of a run into your branch, and remove its worktree
+    #[command(after_help = APPLY_EXAMPLES)]
+    Apply(Apply),
+    /// List and bring back what guard saved before it removed worktrees
+    #[command(after_help = RESTORE_EXAMPLES)]
+    Restore(Restore),
     /// List, show, merge, receive and remove the branches and worktrees that runs left
     #[command(subcommand, after_help = WORKTREE_EXAMPLES)]
     Worktree(Worktree),

@@ -92,6 +92,17 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         ],
     ),
     (
+        "guard diff, apply, restore",
+        &[
+            ("0", "Done, or there was nothing to do."),
+            (
+                "1",
+                "`apply`: a conflict, changes of yours in the way, findings that nobody confirmed, or a worktree that could not be removed. Except for the last, nothing was changed.",
+            ),
+            ("2", "Bad usage, no such run, or the work cannot be used in this state."),
+        ],
+    ),
+    (
         "guard verify",
         &[
             ("0", "The transcript is intact and its run finished."),

@@ -5,6 +5,7 @@
 
 mod agent_run;
 mod allow;
+mod apply;
 mod args;
 mod audit;
 mod check;
@@ -14,6 +15,7 @@ mod completions;
 mod config;
 mod defaults;
 mod demo;
+mod diff;
 mod doctor;
 mod durations;
 mod exec;
@@ -30,10 +32,12 @@ mod mcp;
 mod output_schemas;
 mod policy;
 mod replay;
+mod restore;
 mod run;
 mod run_workspace;
 mod runs;
 mod shell_args;
+mod take_over_args;
 mod task;
 mod task_admin;
 mod task_args;
@@ -103,6 +107,9 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Replay(replay) => replay::run(&replay, &mut out),
         args::Command::Verify(verify) => verify::run(&verify, &mut out),
         args::Command::Runs(runs) => runs::run(&runs, &mut out),
+        args::Command::Diff(diff) => diff::run(&diff, &mut out),
+        args::Command::Apply(apply) => apply::run(&apply, &mut out),
+        args::Command::Restore(restore) => restore::run(&restore, &mut out),
         args::Command::Worktree(worktree) => worktree::run(&worktree, &mut out),
         args::Command::Completions(completions) => completions::run(&completions, &mut out),
         args::Command::Man(man) => man::run(&man, &mut out),

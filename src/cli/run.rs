@@ -21,6 +21,7 @@ use crate::outcome::{Denial, ErrorDetail, ErrorKind, HostTraffic, RunResult, Tra
 use crate::policy::{Budget, Config, Policy, Severity};
 use crate::terminal_text;
 use crate::transcript::{EventType, Line, Observer, runs_dir};
+use crate::workspace::{self, Record};
 
 /// Runs the command, or prints the plan of it (`--dry-run`).
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -823,6 +824,18 @@ fn bytes(count: u64) -> String {
     }
 }
 
+/// The shortest name of a run for `guard diff` and `guard apply`: `@` if it is the newest one in its repository, otherwise
+/// its branch.
+fn reference(run_id: &str, branch: &str) -> String {
+    let newest = || {
+        let runs = runs_dir().ok()?;
+        let record = Record::read(&runs.join(run_id)).ok()?;
+        workspace::newest(&runs, &record.common_dir).ok()?
+    };
+    let is_newest = newest().is_some_and(|(_, record)| record.run_id == run_id);
+    if is_newest { "@".to_string() } else { branch.to_string() }
+}
+
 /// What happened to the branch, and what the user can do next.
 fn worktree_lines(result: &RunResult) -> Vec<String> {
     let Some(worktree) = &result.worktree else { return Vec::new() };
@@ -847,19 +860,23 @@ fn worktree_lines(result: &RunResult) -> Vec<String> {
             count => format!(", {count} paths not committed"),
         };
         lines.push(format!("  branch: {} in {}{work}", worktree.branch, worktree.path));
-        lines.push(format!(
-            "  next: guard worktree diff {run}; guard worktree merge-preview {run}; git merge {}",
-            worktree.branch
-        ));
+        let has_work = worktree.tip != worktree.base || !worktree.uncommitted.is_empty();
+        if result.error_kind == Some(ErrorKind::ReceiveRefused) {
+            lines.push(format!("  next: guard worktree receive {run}"));
+        } else if has_work {
+            let run = reference(run, &worktree.branch);
+            lines.push(format!("  next: guard diff {run}; guard apply {run}"));
+        }
     } else if worktree.saved.is_empty() {
         lines.push("  branch: removed, because the run left nothing new".to_string());
     } else {
         lines.push(format!("  branch: discarded; its work is saved in {}", worktree.saved.join(", ")));
     }
     if worktree.unreceived {
-        lines.push(format!(
-            "  kept: the run's quarantine repository, with commits that guard did not receive; `guard worktree receive {run}` tries again"
-        ));
+        lines.push(
+            "  kept: the run's quarantine repository, with commits or refs that guard did not receive"
+                .to_string(),
+        );
     }
     lines
 }

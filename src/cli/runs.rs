@@ -29,7 +29,7 @@ pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
     match &args.action {
         Some(RunsAction::Prune { older_than, keep, dry_run }) => {
             let age = match (older_than, keep) {
-                (Some(text), _) => parse_age(text)?,
+                (Some(text), _) => parse_age("--older-than", text)?,
                 (None, Some(_)) => SignedDuration::ZERO,
                 (None, None) => DEFAULT_AGE,
             };
@@ -101,14 +101,14 @@ pub(super) fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Parses ages such as `30d`.
-fn parse_age(text: &str) -> Result<SignedDuration, Failure> {
-    // A number alone would be seconds. Who types `--older-than 30` means days, and would lose every run.
+/// Parses ages such as `30d`, the value of an option.
+pub(super) fn parse_age(option: &str, text: &str) -> Result<SignedDuration, Failure> {
+    // A number alone would be seconds. Who types `30` means days, and would lose every run.
     let has_unit = text.trim().ends_with(|last: char| last.is_ascii_alphabetic());
     let age = TimeLimit::parse(text).filter(|_| has_unit).and_then(|age| i64::try_from(age.0).ok());
     age.map(SignedDuration::from_secs).ok_or_else(|| {
         Failure::usage(
-            format!("--older-than {text}: invalid time"),
+            format!("{option} {text}: invalid time"),
             "give a number with the unit s, m, h, d or w, such as 30d",
         )
     })

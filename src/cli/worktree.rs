@@ -14,8 +14,8 @@ use super::policy::print_json;
 use super::{Failure, note};
 use crate::terminal_text;
 use crate::workspace::{
-    self, DisposeReport, Entry, KeepPolicy, Limits, OtherRef, ReceiveError, Received, State, Workspace,
-    WorkspaceError,
+    self, DisposeReport, Entry, KeepPolicy, Limits, OtherRef, ReceiveError, Received, Repository, State,
+    Workspace, WorkspaceError,
 };
 
 pub(super) fn run(args: &Worktree, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -44,6 +44,30 @@ impl From<WorkspaceError> for Failure {
 
 fn entries() -> Result<Vec<Entry>, Failure> {
     Ok(workspace::list(store()?.folder())?)
+}
+
+/// The repository that contains the current directory.
+pub(super) fn here() -> Result<Repository, Failure> {
+    let current = std::env::current_dir().unwrap_or_default();
+    Repository::find(&current)?.ok_or_else(|| {
+        Failure::usage(
+            format!("{} is not in a git repository", current.display()),
+            "change to the repository of the run",
+        )
+    })
+}
+
+/// Finds a workspace by its name. Without a name, and for `@`, the newest one with a worktree in this repository.
+pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::Record), Failure> {
+    match name.filter(|name| *name != "@") {
+        Some(name) => find(name),
+        None => workspace::newest(store()?.folder(), &here()?.common_dir)?.ok_or_else(|| {
+            Failure::usage(
+                "no run has a worktree in this repository",
+                "`guard worktree list` lists the worktrees of all runs; `guard restore --list` what is saved",
+            )
+        }),
+    }
 }
 
 /// Finds a workspace by its run, a unique beginning or end of its id, or its branch.
@@ -139,13 +163,17 @@ fn diff(run: &str, stat: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     {
         let paths = workspace.uncommitted()?;
         if !paths.is_empty() {
-            note(&format!("guard: note: the diff omits uncommitted paths: {}", listed(&paths)));
+            note(&format!(
+                "guard: note: the diff omits uncommitted paths: {}; `guard diff {}` shows them",
+                listed(&paths),
+                record.run_id
+            ));
         }
     }
     Ok(Exit::Success)
 }
 
-fn listed(paths: &[PathBuf]) -> String {
+pub(super) fn listed(paths: &[PathBuf]) -> String {
     let shown: Vec<String> = paths
         .iter()
         .take(10)

@@ -10,4 +10,5 @@ mod network;
 mod policy_commands;
 mod repository;
 mod run;
+mod take_over;
 mod terminal;

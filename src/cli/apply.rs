@@ -1,0 +1,288 @@
+//! `guard apply`: brings the work of a run into the user's branch, and removes the run's worktree.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::diff::count;
+use super::exit_code::Exit;
+use super::policy::print_json;
+use super::take_over_args::Apply;
+use super::worktree::{find_or_newest, here, listed};
+use super::{Failure, note};
+use crate::outcome::{Finding, RunResult};
+use crate::terminal_text;
+use crate::transcript::{Run, RunState};
+use crate::workspace::{
+    ApplyMethod, ApplyPlan, ApplyRequest, KeepPolicy, Planned, Repository, Workspace, WorkspaceError,
+};
+
+/// The most findings that are printed.
+const MOST_FINDINGS: usize = 20;
+
+pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let (folder, record) = find_or_newest(args.run.as_deref())?;
+    let repository = Repository { trusted: args.trust_repository, ..here()? };
+    let mut workspace = match Workspace::load(&folder) {
+        Err(WorkspaceError::Busy(_)) => {
+            return Err(Failure::usage(
+                format!("the run {} is still going", record.run_id),
+                format!(
+                    "wait for its end: guard log {} --follow; `guard diff` shows its work",
+                    record.run_id
+                ),
+            ));
+        }
+        loaded => loaded?,
+    };
+    let request = ApplyRequest {
+        method: match (args.squash, args.uncommitted) {
+            (true, _) => ApplyMethod::Squash,
+            (_, true) => ApplyMethod::Uncommitted,
+            _ => ApplyMethod::Merge,
+        },
+        message: args.message.clone(),
+        dry_run: args.dry_run,
+    };
+    let plan = match workspace.plan_apply(&repository, &request)? {
+        Planned::Ready(plan) => plan,
+        Planned::Nothing(work) => {
+            let has_work = work.commits > 0 || !work.uncommitted.is_empty();
+            return nothing(args, &mut workspace, has_work, out);
+        }
+        Planned::Conflicts(paths) => return refuse(args, &workspace, Refusal::Conflicts(paths), out),
+        Planned::Overlaps(paths) => return refuse(args, &workspace, Refusal::Overlaps(paths), out),
+    };
+    let findings = findings(&folder);
+    if !args.json {
+        write_findings(&findings, out)?;
+        out.flush()?;
+    }
+    if !args.dry_run {
+        if !args.yes && needs_a_look(&findings) && !is_confirmed()? {
+            note("guard: nothing was applied");
+            return Ok(Exit::Problem);
+        }
+        workspace.apply(&repository, &plan)?;
+    }
+    let mut report = plan_json(&workspace, &plan, &findings, args.dry_run);
+    if !args.json {
+        write_plan(&workspace, &plan, args.dry_run, out)?;
+        out.flush()?;
+    }
+    let exit = if args.dry_run || args.keep || record.here {
+        Exit::Success
+    } else {
+        clean(&mut workspace, &mut report, args.json, out)?
+    };
+    if args.json {
+        print_json(&report, out)?;
+    }
+    Ok(exit)
+}
+
+/// The findings of the run that its user should know before the work is applied.
+fn findings(folder: &Path) -> Vec<Finding> {
+    let run = Run::read(folder);
+    let result = run.last.and_then(|last| serde_json::from_value::<RunResult>(last.data).ok());
+    match (run.state, result) {
+        (RunState::Finished, Some(result)) => result.findings,
+        _ => {
+            let message = "the run has no result, so guard did not inspect what it left".to_string();
+            vec![Finding::new("danger.unknown", message, None)]
+        }
+    }
+}
+
+/// Whether a person should look at the work first. What others changed in the repository meanwhile is only reported.
+fn needs_a_look(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| finding.kind != "repository.changed")
+}
+
+fn write_findings(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
+    for finding in findings.iter().take(MOST_FINDINGS) {
+        writeln!(out, "review: {}", terminal_text::replace(&finding.message))?;
+        if let Some(instead) = &finding.instead {
+            writeln!(out, "  {}", terminal_text::replace(instead))?;
+        }
+    }
+    if findings.len() > MOST_FINDINGS {
+        writeln!(out, "review: {} more; `guard log` shows them", findings.len() - MOST_FINDINGS)?;
+    }
+    Ok(())
+}
+
+/// Asks on the terminal whether to apply work with findings.
+fn is_confirmed() -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        note(
+            "guard: the run has findings that a person should look at, and there is no terminal to ask on\n  \
+             hint: `guard diff` shows the work; --yes applies it without asking",
+        );
+        return Ok(false);
+    }
+    let _ = write!(io::stderr(), "apply it? [y/N] ");
+    let _ = io::stderr().flush();
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// The name of what the user has checked out.
+fn target(plan: &ApplyPlan) -> String {
+    plan.into
+        .as_ref()
+        .map_or("the detached HEAD".to_string(), |name| terminal_text::escape(name).into_owned())
+}
+
+fn write_plan(workspace: &Workspace, plan: &ApplyPlan, dry_run: bool, out: &mut dyn Write) -> io::Result<()> {
+    let branch = terminal_text::escape(workspace.branch()).into_owned();
+    let into = target(plan);
+    let how = match plan.method {
+        ApplyMethod::Merge if plan.is_fast_forward => "a fast-forward",
+        ApplyMethod::Merge => "a merge commit",
+        ApplyMethod::Squash => "one commit",
+        ApplyMethod::Uncommitted => "uncommitted changes",
+    };
+    let (verb, files) = (if dry_run { "would apply" } else { "applied" }, count(plan.files.len(), "file"));
+    writeln!(out, "{verb} {branch} to {into} as {how}: {}, {files}", count(plan.work.commits, "commit"))?;
+    if let Some(message) = &plan.work_message {
+        writeln!(
+            out,
+            "  {} {} not committed by the run: {:?}",
+            if dry_run { "would commit" } else { "committed" },
+            count(plan.work.uncommitted.len(), "path"),
+            terminal_text::one_line(message),
+        )?;
+    }
+    if plan.has_hooks {
+        writeln!(out, "  hooks: guard {} none of your git hooks", if dry_run { "would run" } else { "ran" })?;
+    }
+    match (dry_run, plan.method) {
+        (true, _) => Ok(()),
+        (false, ApplyMethod::Uncommitted) => {
+            writeln!(out, "  next: git diff --cached; git commit")
+        }
+        (false, _) => writeln!(out, "  undo: git reset --keep {}", plan.old.get(..12).unwrap_or(&plan.old)),
+    }
+}
+
+fn plan_json(workspace: &Workspace, plan: &ApplyPlan, findings: &[Finding], dry_run: bool) -> Value {
+    json!({
+        "run_id": workspace.record().run_id, "branch": workspace.branch(), "into": plan.into,
+        "applied": !dry_run,
+        "method": match plan.method {
+            ApplyMethod::Merge if plan.is_fast_forward => "fast-forward",
+            ApplyMethod::Merge => "merge",
+            ApplyMethod::Squash => "squash",
+            ApplyMethod::Uncommitted => "uncommitted",
+        },
+        // The ids of commits that a dry run makes are not those of the real ones.
+        "old": plan.old, "new": plan.new.as_ref().filter(|_| !dry_run),
+        "commits": plan.work.commits, "uncommitted": texts(&plan.work.uncommitted), "files": texts(&plan.files),
+        "findings": findings, "removed": false, "saved": [],
+    })
+}
+
+fn texts(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+}
+
+/// Removes worktree and branch. The work is applied already, so a failure loses nothing.
+fn clean(
+    workspace: &mut Workspace,
+    report: &mut Value,
+    is_json: bool,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    match workspace.dispose(KeepPolicy::Discard) {
+        Ok(disposed) => {
+            report["removed"] = json!(!disposed.kept);
+            report["saved"] = json!(disposed.saved);
+            if !is_json {
+                let saved = match disposed.saved.as_slice() {
+                    [] => String::new(),
+                    saved => format!("; the work is saved in {}", saved.join(", ")),
+                };
+                writeln!(out, "  removed: worktree and branch{saved}")?;
+                for (from, to) in &disposed.moved {
+                    let shown = |path: &Path| terminal_text::escape(&path.to_string_lossy()).into_owned();
+                    writeln!(out, "  moved: {} to {}", shown(from), shown(to))?;
+                }
+            }
+            Ok(Exit::Success)
+        }
+        Err(error) => {
+            note(&format!(
+                "guard: the work is applied, but its worktree is not removed: {error}\n  hint: guard worktree clean {}",
+                workspace.record().run_id
+            ));
+            Ok(Exit::Problem)
+        }
+    }
+}
+
+/// There is nothing to apply. A worktree whose work the user's branch has already is removed all the same.
+fn nothing(
+    args: &Apply,
+    workspace: &mut Workspace,
+    has_work: bool,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let mut report = json!({
+        "run_id": workspace.record().run_id, "branch": workspace.branch(), "applied": false, "removed": false, "saved": [],
+    });
+    if !args.json {
+        let branch = terminal_text::escape(workspace.branch()).into_owned();
+        let why = if has_work { "your branch has all of it" } else { "the run left nothing new" };
+        writeln!(out, "nothing to apply from {branch}: {why}")?;
+        out.flush()?;
+    }
+    let is_removed = has_work && !args.dry_run && !args.keep && !workspace.record().here;
+    let exit = if is_removed { clean(workspace, &mut report, args.json, out)? } else { Exit::Success };
+    if args.json {
+        print_json(&report, out)?;
+    }
+    Ok(exit)
+}
+
+/// Why the work cannot be applied as it is.
+enum Refusal {
+    Conflicts(Vec<PathBuf>),
+    Overlaps(Vec<PathBuf>),
+}
+
+fn refuse(
+    args: &Apply,
+    workspace: &Workspace,
+    refusal: Refusal,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let branch = terminal_text::escape(workspace.branch()).into_owned();
+    if args.json {
+        let (conflicts, overlaps) = match &refusal {
+            Refusal::Conflicts(paths) => (texts(paths), Vec::new()),
+            Refusal::Overlaps(paths) => (Vec::new(), texts(paths)),
+        };
+        let value = json!({
+            "run_id": workspace.record().run_id, "branch": workspace.branch(), "applied": false, "conflicts": conflicts,
+            "overlaps": overlaps,
+        });
+        print_json(&value, out)?;
+        return Ok(Exit::Problem);
+    }
+    match refusal {
+        Refusal::Conflicts(paths) => note(&format!(
+            "guard: {branch} conflicts with your branch in: {}\n  nothing was changed\n  \
+             hint: merge it yourself and resolve the conflicts: git merge {branch}",
+            listed(&paths)
+        )),
+        Refusal::Overlaps(paths) => note(&format!(
+            "guard: {branch} changes files of which you have changes or untracked versions: {}\n  nothing was changed\n  \
+             hint: commit them, stash them (git stash -u), or move them away; then try again",
+            listed(&paths)
+        )),
+    }
+    Ok(Exit::Problem)
+}

@@ -1,0 +1,109 @@
+//! The arguments of `guard diff`, `guard apply` and `guard restore`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+pub(super) const DIFF_EXAMPLES: &str = "\
+Examples:
+  guard diff                       # the newest run with a worktree in this repository
+  guard diff task/dark-mode --stat
+  guard diff 0197f0a0 -- src docs
+  guard diff > work.patch          # can be applied with `git apply`
+
+RUN is a run's id, a unique beginning or end of an id, the run's branch, or @ for the newest run here.
+The diff starts at the commit where the run began. Files that git ignores are not part of it.
+Exit codes: 0 success, 2 bad usage, or there is no such run.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Diff {
+    /// The run or its branch [default: the newest run with a worktree in this repository]
+    pub(crate) run: Option<String>,
+    /// Print only the changed files and the number of changed lines
+    #[arg(long)]
+    pub(crate) stat: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Only changes of these files and directories
+    #[arg(last = true, value_name = "PATH")]
+    pub(crate) paths: Vec<OsString>,
+}
+
+pub(super) const APPLY_EXAMPLES: &str = "\
+Examples:
+  guard apply                      # the newest run here: commits what is uncommitted, merges, removes the worktree
+  guard apply task/dark-mode --dry-run
+  guard apply @ --squash -m 'Add a dark mode'
+  guard apply @ --uncommitted --keep
+
+RUN is a run's id, a unique beginning or end of an id, the run's branch, or @ for the newest run here.
+guard changes nothing if the run is still going, if the merge would conflict, or if you have changes at the same paths. It runs no git
+hooks, because hooks may run what the agent wrote. What it removes stays under refs/guard/ (`guard restore`).
+Exit codes: 0 applied, or nothing to apply, 1 a conflict, changes of yours in the way, or not confirmed, 2 bad usage.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Apply {
+    /// The run or its branch [default: the newest run with a worktree in this repository]
+    pub(crate) run: Option<String>,
+    /// Merge the run's commits: a fast-forward if possible, otherwise a merge commit (the default)
+    #[arg(long, conflicts_with_all = ["squash", "uncommitted"])]
+    pub(crate) merge: bool,
+    /// Make one commit of all the work
+    #[arg(long, conflicts_with = "uncommitted")]
+    pub(crate) squash: bool,
+    /// Change only your working tree and index; commit nothing
+    #[arg(long)]
+    pub(crate) uncommitted: bool,
+    /// The message of the commit that guard makes: of the squashed work, or of what the run left uncommitted, or of the merge
+    #[arg(long, short, value_name = "MESSAGE", conflicts_with = "uncommitted")]
+    pub(crate) message: Option<String>,
+    /// Show what would happen, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Keep the run's worktree and branch
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Do not ask about findings that a person should look at
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// Trust the git configuration of the repository, as with `guard run --trust-repository`
+    #[arg(long)]
+    pub(crate) trust_repository: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(super) const RESTORE_EXAMPLES: &str = "\
+Examples:
+  guard restore                    # lists what is saved in this repository
+  guard restore 0197f0a0           # creates the branch restored/NAME
+  guard restore refs/guard/0197f0a0-1c2d-7e3f-8a4b-5c6d7e8f9a0b/tip --branch second-try
+  guard restore --expire 30d --dry-run
+
+Before guard removes a worktree or a branch, it saves commits and uncommitted work under refs/guard/ of the repository. They stay there
+until --expire removes them.
+Exit codes: 0 success, 2 bad usage, or nothing is saved under this name.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    /// The run: its id, a unique beginning or end of it, or its branch; or a ref under refs/guard/ [default: list all]
+    #[arg(value_name = "RUN|REF")]
+    pub(crate) name: Option<String>,
+    /// List what is saved
+    #[arg(long, conflicts_with_all = ["name", "branch"])]
+    pub(crate) list: bool,
+    /// The branch to create [default: restored/ and the name of the run]
+    #[arg(long, value_name = "NAME", requires = "name")]
+    pub(crate) branch: Option<String>,
+    /// Remove what was saved longer ago than this: 12h, 30d, 8w
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["name", "list"])]
+    pub(crate) expire: Option<String>,
+    /// With --expire: only show what would be removed
+    #[arg(long, requires = "expire")]
+    pub(crate) dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
