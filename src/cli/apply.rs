@@ -25,7 +25,7 @@ pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find_or_newest(args.run.as_deref())?;
     let repository = Repository { trusted: args.trust_repository, ..here()? };
     let mut workspace = match Workspace::load(&folder) {
-        Err(WorkspaceError::Busy(_)) => {
+        Err(WorkspaceError::Busy(_)) if Run::read(&folder).state == RunState::Running => {
             return Err(Failure::usage(
                 format!("the run {} is still going", record.run_id),
                 format!(

@@ -45,6 +45,9 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
             listed(&work.nested)
         ));
     }
+    if !work.too_large.is_empty() {
+        note(&format!("guard: note: not shown, because they are too large: {}", listed(&work.too_large)));
+    }
     if !work.unreadable.is_empty() {
         note(&format!("guard: note: git cannot read everything in: {}", listed(&work.unreadable)));
     }
@@ -153,6 +156,7 @@ fn print_as_json(
         "base": work.base, "tip": work.tip, "commits": commits, "files": files,
         "uncommitted": work.uncommitted.iter().map(text).collect::<Vec<_>>(),
         "nested_repositories": work.nested.iter().map(text).collect::<Vec<_>>(),
+        "too_large": work.too_large.iter().map(text).collect::<Vec<_>>(),
         "unreadable": work.unreadable.iter().map(text).collect::<Vec<_>>(),
     });
     if !args.stat {
@@ -169,13 +173,13 @@ mod tests {
     fn colours_are_guards_and_control_characters_are_not() {
         let text = b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-- old\n+++ \x1b[2Jnew\r\n";
         let mut out = Vec::new();
-        write_for_terminal(text, true, &mut out).unwrap();
-        let out = String::from_utf8(out).unwrap();
+        write_for_terminal(text, true, &mut out).expect("a vector takes everything");
+        let out = String::from_utf8(out).expect("text stays text");
         assert!(out.contains("\x1b[1m+++ b/x\x1b[m\n"), "{out:?}");
         assert!(out.contains("\x1b[31m-- old\x1b[m\n"), "{out:?}");
         assert!(out.contains("\x1b[32m+++ \\u{1b}[2Jnew\\r\x1b[m\n"), "{out:?}");
         let mut out = Vec::new();
-        write_for_terminal(text, false, &mut out).unwrap();
+        write_for_terminal(text, false, &mut out).expect("a vector takes everything");
         assert!(!out.contains(&0x1b));
     }
 

@@ -57,6 +57,7 @@ pub(crate) struct Apply {
     pub(crate) uncommitted: bool,
     /// The message of the commit that guard makes: of the squashed work, or of what the run left uncommitted, or of the merge
     #[arg(long, short, value_name = "MESSAGE", conflicts_with = "uncommitted")]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) message: Option<String>,
     /// Show what would happen, and change nothing
     #[arg(long)]

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::WorkspaceError;
-use super::dispose::has_larger_file;
 use super::git::command::{Git, GitError};
 use super::git::config::Settings;
 use super::git::gitfile;
@@ -21,10 +20,8 @@ use super::run::create::{Workspace, trusted_settings};
 use super::run::hooks::hooks_dir;
 use super::run::run_record::State;
 use super::task_branch::{SKIP_SMUDGE, TaskTree, line};
-use super::whole_work::{WholeWork, WorkReader, split_paths};
+use super::whole_work::{MAX_FILE_BYTES, WholeWork, WorkReader, split_paths};
 
-/// Maximum size of an uncommitted file that guard commits.
-const MAX_FILE_BYTES: u64 = 1 << 30;
 /// Maximum number of subjects in the message of a squashed commit.
 const MAX_SUBJECTS: usize = 100;
 /// Timeout of `git status` and of the checkout in the user's working tree.
@@ -236,12 +233,6 @@ impl Workspace {
         let worktree = &self.record.worktree;
         let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();
         let by_hand = || format!("commit the work yourself in {}, then apply it", worktree.display());
-        if has_larger_file(worktree, MAX_FILE_BYTES) {
-            return Err(WorkspaceError::refused(
-                format!("the worktree has a file of more than {} MiB", MAX_FILE_BYTES >> 20),
-                "remove it from the worktree: guard worktree path RUN",
-            ));
-        }
         let work = match reader.read() {
             // The agent may have removed the owner's permissions on some files or directories.
             Err(WorkspaceError::Git(GitError::Failed { verb, .. })) if verb == "add" => {
@@ -257,6 +248,12 @@ impl Workspace {
         if let Some(dir) = work.unreadable.first() {
             return Err(WorkspaceError::refused(
                 format!("git cannot read all of {} in the worktree", path(dir)),
+                "move it out of the worktree: guard worktree path RUN",
+            ));
+        }
+        if let Some(file) = work.too_large.first() {
+            return Err(WorkspaceError::refused(
+                format!("{} is not committed, and is larger than {} MiB", path(file), MAX_FILE_BYTES >> 20),
                 "move it out of the worktree: guard worktree path RUN",
             ));
         }

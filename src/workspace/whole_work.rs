@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::dispose::uncommitted::{RETRY_TIMEOUT, unreadable_dirs};
 use super::git::command::{Git, GitError, Trust, program};
@@ -22,8 +23,12 @@ use crate::sys::remove_tree::remove_tree;
 const MAX_PATCH_BYTES: usize = 256 << 20;
 /// Maximum size of a list of paths, in bytes.
 const MAX_LIST_BYTES: usize = 256 << 20;
-/// Maximum number of nested repositories in a worktree.
-const MAX_NESTED: usize = 1_000;
+/// Maximum number of nested repositories and of large files in a worktree.
+const MAX_LEFT_OUT: usize = 1_000;
+/// Maximum size of an uncommitted file. A sparse file can be larger than any disk, and git reads all of it.
+pub(crate) const MAX_FILE_BYTES: u64 = 1 << 30;
+/// Timeout of listing the files. git blocks on a FIFO in place of an ignore file.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The whole work of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +45,8 @@ pub struct WholeWork {
     pub uncommitted: Vec<PathBuf>,
     /// Repositories in the worktree that are not submodules. They are not part of the tree.
     pub nested: Vec<PathBuf>,
+    /// Uncommitted files that are too large. They are not part of the tree.
+    pub too_large: Vec<PathBuf>,
     /// Top-level directories that git cannot read completely. What is in them may be missing in the tree.
     pub unreadable: Vec<PathBuf>,
 }
@@ -176,6 +183,7 @@ impl WorkReader {
             commits: line(&count).parse().unwrap_or(0),
             uncommitted: Vec::new(),
             nested: Vec::new(),
+            too_large: Vec::new(),
             unreadable: Vec::new(),
         };
         let index = self.record.admin_dir.join("index");
@@ -197,7 +205,8 @@ impl WorkReader {
     /// Adds everything that git does not ignore to the copy of the index.
     fn add_all(&self, work: &mut WholeWork) -> Result<(), WorkspaceError> {
         let list = ["--others", "--modified", "--exclude-standard", "-z"];
-        let listed = self.tree_git("ls-files")?.args(list).max_output(MAX_LIST_BYTES).output()?;
+        let call = self.tree_git("ls-files")?.args(list).timeout(LIST_TIMEOUT).max_output(MAX_LIST_BYTES);
+        let listed = call.output()?;
         if !listed.status.success() {
             return Err(failed("ls-files", listed.code(), listed.message));
         }
@@ -208,17 +217,24 @@ impl WorkReader {
         let is_nested = |path: &PathBuf| path.as_os_str().as_bytes().ends_with(b"/");
         let (nested, files): (Vec<PathBuf>, Vec<PathBuf>) =
             split_paths(&listed.output).filter(|path| !links.contains(&path.as_path())).partition(is_nested);
-        if nested.len() > MAX_NESTED {
+        let size = |path: &PathBuf| {
+            let data = self.record.worktree.join(path).symlink_metadata();
+            data.map_or(0, |data| if data.is_file() { data.len() } else { 0 })
+        };
+        let (too_large, files): (Vec<PathBuf>, Vec<PathBuf>) =
+            files.into_iter().partition(|path| size(path) > MAX_FILE_BYTES);
+        if nested.len() + too_large.len() > MAX_LEFT_OUT {
             return Err(WorkspaceError::refused(
-                format!("the worktree contains more than {MAX_NESTED} repositories"),
+                format!("the worktree contains more than {MAX_LEFT_OUT} repositories or very large files"),
                 "look at it yourself: guard worktree path RUN",
             ));
         }
-        work.nested = nested;
+        (work.nested, work.too_large) = (nested, too_large);
         if files.is_empty() {
             return Ok(());
         }
-        let left_out = work.nested.iter().map(PathBuf::as_path).chain(links).map(|path| {
+        let left_out = work.nested.iter().chain(&work.too_large).map(PathBuf::as_path).chain(links);
+        let left_out = left_out.map(|path| {
             let bytes = path.as_os_str().as_bytes();
             let mut pathspec = OsString::from(":(top,exclude,literal)");
             pathspec.push(OsStr::from_bytes(bytes.strip_suffix(b"/").unwrap_or(bytes)));

@@ -190,6 +190,15 @@ fn the_user_went_on_meanwhile() {
     );
     user.types("git log --format=%s | grep -qx 'The rest' && grep -qx 1 README.md && grep -qx 3 README.md");
     user.types("test \"$(git status --porcelain | tr '\\n' ,)\" = 'A  staged,?? untracked,'");
+    // Commits and changes of the user in the run's worktree are part of the work.
+    user.types("git commit -qm staged && guard run -q --name b -- bash -c 'echo b > b' && cd \"$(guard worktree path task/b)\" &&
+        echo mine > mine && git add mine && git commit -qm 'In the worktree' && echo later > later");
+    user.sees(
+        "guard apply",
+        0,
+        &["as a fast-forward: 1 commit, 3 files", "committed 2 paths", "removed: worktree"],
+    );
+    user.types("cat b mine later && git log --format=%s | grep -qx 'In the worktree'");
 }
 
 #[test]
@@ -214,6 +223,7 @@ fn one_commit_or_none() {
         0,
         &["nothing to apply from task/c: your branch has all of it", "removed: "],
     );
+    user.sees("guard apply -m ''", 2, &["a value is required"]);
     user.sees("guard apply --squash --uncommitted", 2, &["cannot be used with"]);
 }
 
@@ -377,13 +387,25 @@ fn hostile_names_and_messages() {
 }
 
 #[test]
-fn nested_repositories_are_not_applied() {
+fn what_git_cannot_commit_as_it_is_stops_the_command() {
     let user = UserShell::new("take-over-nested");
     user.types("guard run -q --name n -- bash -c 'mkdir lib empty && git init -q lib && cd lib && git config user.name A && git config user.email a@b &&
         echo x > x && git add . && git commit -qm lib; cd .. && git init -q empty; echo y > y'");
     user.sees("guard diff", 0, &["1 path not committed", "b/y", "repositories of their own: empty/, lib/"]);
     user.sees("guard apply --yes", 2, &["contains a repository of its own: empty/"]);
     user.types("rm -rf \"$(guard worktree path task/n)\"/{lib,empty}/.git && guard apply --yes && cat lib/x");
+    // Files that are too large, and files that need a filter.
+    user.types("echo '*.bin filter=custom' > .gitattributes && git add . && git commit -qm attributes");
+    user.types("guard run -q --name m -- bash -c 'echo x > x.bin' && truncate -s 2T \"$(guard worktree path task/m)\"/large");
+    user.sees("guard diff", 0, &["1 path not committed", "b/x.bin", "too large: large"]);
+    user.sees("guard apply --yes", 2, &["large is not committed, and is larger than 1024 MiB"]);
+    user.types("rm \"$(guard worktree path task/m)\"/large");
+    user.sees(
+        "guard apply --yes",
+        2,
+        &["x.bin is not committed, and needs a filter", "commit the work yourself in "],
+    );
+    user.types("cd \"$(guard worktree path task/m)\" && git add . && git commit -qm bin && cd - && guard apply --yes && cat x.bin");
 }
 
 #[test]

@@ -518,7 +518,7 @@ fn is_size_error(error: &WorkspaceError) -> bool {
 }
 
 /// True if any file below the directory is larger than `max`.
-pub(crate) fn has_larger_file(dir: &Path, max: u64) -> bool {
+fn has_larger_file(dir: &Path, max: u64) -> bool {
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
