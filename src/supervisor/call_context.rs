@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::background::BackgroundSender;
 use super::exec::executable_identity::Identities;
 use super::exec::process_memory::ProcessMemory;
-use crate::sys::process;
+use crate::sys::process::{self, ThreadFd};
 use crate::sys::seccomp::{self, Notification, Reply};
 use crate::transcript::{EventType, Prepared, Recorder};
 
@@ -78,6 +78,10 @@ impl CallContext {
 
     /// A pidfd for the blocked thread. Fails if the thread id may have been reused.
     pub(crate) fn thread_pidfd(&self, notification: &Notification) -> io::Result<OwnedFd> {
+        self.open_thread(notification).map(ThreadFd::into_fd)
+    }
+
+    fn open_thread(&self, notification: &Notification) -> io::Result<ThreadFd> {
         let thread = process::thread_fd(notification.tid)?;
         if self.is_waiting(notification) {
             Ok(thread)
@@ -103,10 +107,15 @@ impl CallContext {
                 descriptor => return descriptor,
             }
         }
-        let thread = self.thread_pidfd(notification)?;
-        let descriptor = process::descriptor_of(thread.as_fd(), number);
-        self.last_thread = Some((notification.tid, thread));
-        descriptor
+        match self.open_thread(notification)? {
+            ThreadFd::Thread(thread) => {
+                let descriptor = process::descriptor_of(thread.as_fd(), number);
+                self.last_thread = Some((notification.tid, thread));
+                descriptor
+            }
+            // Not kept: it would outlive the thread, whose id could be reused.
+            ThreadFd::Process(process) => process::descriptor_of(process.as_fd(), number),
+        }
     }
 
     /// The memory of a thread's process.

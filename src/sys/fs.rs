@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use super::{check, check_int};
@@ -137,10 +137,17 @@ const EMPTY: &CStr = c"";
 /// Changes the mode of an object (an `O_PATH` descriptor is enough).
 pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     // SAFETY: an empty path and plain integers.
-    check(unsafe {
+    let changed = check(unsafe {
         libc::syscall(libc::SYS_fchmodat2, fd.as_raw_fd(), EMPTY.as_ptr(), mode, libc::AT_EMPTY_PATH)
-    })
-    .map(drop)
+    });
+    match changed {
+        // Before Linux 6.6.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        }
+        changed => changed.map(drop),
+    }
 }
 
 /// Changes the owner and group.
@@ -180,16 +187,19 @@ pub fn add_watch(inotify: BorrowedFd<'_>, path: &CStr, mask: u32) -> io::Result<
     check_int(unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), mask) })
 }
 
-/// The unique id of the mount that an object is on. Fails if the kernel does not report it (before Linux 6.8).
+/// The id of the mount that an object is on. Before Linux 6.8 the kernel reuses an id after the mount is gone, so
+/// compare it only with ids of mounts that still exist.
 pub fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+    // A kernel that knows the unique id reports that one.
+    const EITHER_ID: u32 = STATX_MNT_ID_UNIQUE | libc::STATX_MNT_ID;
     // SAFETY: plain integers: all-zero is a valid value.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: an empty path, and a structure that the kernel fills in.
     check_int(unsafe {
-        libc::statx(fd.as_raw_fd(), EMPTY.as_ptr(), libc::AT_EMPTY_PATH, STATX_MNT_ID_UNIQUE, &raw mut found)
+        libc::statx(fd.as_raw_fd(), EMPTY.as_ptr(), libc::AT_EMPTY_PATH, EITHER_ID, &raw mut found)
     })?;
-    if found.stx_mask & STATX_MNT_ID_UNIQUE == 0 {
+    if found.stx_mask & EITHER_ID == 0 {
         return Err(io::ErrorKind::Unsupported.into());
     }
     Ok(found.stx_mnt_id)

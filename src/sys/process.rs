@@ -39,11 +39,42 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Opens a pidfd for a thread.
-pub fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
+/// A pidfd through which the descriptors of a thread can be duplicated.
+#[derive(Debug)]
+pub enum ThreadFd {
+    /// Refers to the thread itself.
+    Thread(OwnedFd),
+    /// Refers to the thread's process, and stays valid when the thread ends and its id is reused.
+    Process(OwnedFd),
+}
+
+impl ThreadFd {
+    /// The descriptor.
+    pub fn into_fd(self) -> OwnedFd {
+        match self {
+            Self::Thread(fd) | Self::Process(fd) => fd,
+        }
+    }
+}
+
+/// Opens a pidfd for a thread. Before Linux 6.9 only the main thread of a process can have one; for other threads the
+/// result refers to their process.
+pub fn thread_fd(tid: i32) -> io::Result<ThreadFd> {
     const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
+    let is_invalid = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    match open_pidfd(tid, PIDFD_THREAD) {
+        Err(error) if is_invalid(&error) => {}
+        opened => return opened.map(ThreadFd::Thread),
+    }
+    match open_pidfd(tid, 0) {
+        Err(error) if is_invalid(&error) => open_pidfd(process_of(tid)?, 0).map(ThreadFd::Process),
+        opened => opened.map(ThreadFd::Thread),
+    }
+}
+
+fn open_pidfd(id: i32, flags: libc::c_uint) -> io::Result<OwnedFd> {
     // SAFETY: plain integers.
-    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })?;
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, id, flags) })?;
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
@@ -68,6 +99,13 @@ pub fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<Exi
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// The id of the process that a thread belongs to.
+fn process_of(tid: i32) -> io::Result<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
+    let id = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    id.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Duplicates descriptor `number` of another thread, given its pidfd.
@@ -312,5 +350,14 @@ mod tests {
         let _ = child.kill();
         let _ = child.wait();
         assert!(status.is_none() && waited >= Duration::from_millis(50), "{status:?} after {waited:?}");
+    }
+
+    #[test]
+    fn a_thread_belongs_to_its_process() {
+        let own = std::process::id() as i32;
+        let of_thread = std::thread::spawn(|| super::process_of(nix::unistd::gettid().as_raw()))
+            .join()
+            .expect("no panic");
+        assert_eq!(of_thread.expect("a status file"), own);
     }
 }

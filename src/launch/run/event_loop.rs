@@ -34,7 +34,7 @@ use crate::outcome::{DenialCounter, Enforcement};
 use crate::policy::Policy;
 use crate::supervisor;
 use crate::supervisor::{Counts, ShimService};
-use crate::sys::process::{self, Ended};
+use crate::sys::process::{self, Ended, ThreadFd};
 use crate::sys::signals::SignalWaiter;
 use crate::sys::terminal;
 use crate::transcript::{EventType, Observer, Recorder, Stream, Writer};
@@ -478,7 +478,7 @@ enum Event {
 /// Reaps init. If init was killed, also kills and reaps the processes that it left behind, whose subreaper is guard.
 pub(crate) fn reap_all_descendants(init_pid: i32) {
     let own = std::process::id() as i32;
-    let mut first = process::thread_fd(init_pid).ok();
+    let mut first = process::thread_fd(init_pid).map(ThreadFd::into_fd).ok();
     for _ in 0..1000 {
         match process::reap() {
             Ok(Some(_)) => {}
