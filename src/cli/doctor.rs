@@ -9,7 +9,7 @@ use super::exit_code::Exit;
 use super::machine_checks::{self, CheckState, MachineCheck};
 use crate::launch::why_no_shims;
 use crate::policy::{PolicyDirs, load};
-use crate::sandbox::{Kernel, probe};
+use crate::sandbox::{HeldBoundary, Kernel, held_boundaries, probe};
 use crate::transcript::runs_dir;
 
 /// Prints the report. The exit code says whether every built-in policy can be enforced, and nothing else keeps runs from
@@ -24,6 +24,7 @@ pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
         let report = json!({
             "kernel": kernel,
             "abilities": kernel.abilities(),
+            "boundaries": boundaries(&kernel),
             "policies": policies
                 .iter()
                 .map(|(name, missing)| json!({ "name": name, "enforceable": missing.is_empty(), "missing": missing }))
@@ -53,6 +54,11 @@ fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
     Ok(found)
 }
 
+/// What holds each boundary of a run on this machine.
+fn boundaries(kernel: &Kernel) -> Vec<HeldBoundary> {
+    held_boundaries(kernel.landlock, kernel.namespaces.is_ok())
+}
+
 /// Why runs have no shims, if so.
 fn no_shims() -> Option<String> {
     why_no_shims(&runs_dir().ok()?)
@@ -74,6 +80,14 @@ fn write_text(kernel: &Kernel, policies: &[(String, Missing)], out: &mut dyn Wri
             "  no   {:<22} {problem}\n       fix: set XDG_STATE_HOME to a directory elsewhere",
             "shims"
         )?,
+    }
+    writeln!(out, "\nboundaries of a run, and what holds them")?;
+    for boundary in boundaries(kernel) {
+        let (mark, layers) = match boundary.held_by.as_slice() {
+            [] => ("no ", "nothing".to_string()),
+            layers => ("yes", layers.join(", ")),
+        };
+        writeln!(out, "  {mark}  {:<22} {layers}", boundary.name)?;
     }
     writeln!(out, "\npolicies")?;
     for (name, missing) in policies {

@@ -1,6 +1,7 @@
 //! The result of a run, as `guard run --json` prints it. The doc comments here become the descriptions in the
 //! published JSON schema.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -189,6 +190,9 @@ pub struct Enforcement {
     pub verify_exec: bool,
     /// Whether the run had its own mount, PID and IPC namespaces.
     pub namespaces: bool,
+    /// For each boundary of the run, the layers that held it; each of them is sufficient. Older kernels have fewer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held_by: BTreeMap<String, Vec<String>>,
     /// Whether a cgroup limited memory.
     pub memory_bound: bool,
     /// Whether the number of processes was limited.

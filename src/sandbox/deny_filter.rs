@@ -312,9 +312,14 @@ fn number(text: &str) -> Option<u32> {
 const SOCKETS: &[&str] =
     &["socket", "socketpair", "connect", "bind", "listen", "sendto", "sendmsg", "sendmmsg"];
 const PROCESSES: &[&str] = &["fork", "vfork"];
+/// Truncation by path, which Landlock does not restrict before ABI 3.
+const TRUNCATION: &[&str] = &["truncate"];
+/// Opening a file for reading and truncating it (`O_RDONLY | O_TRUNC`), with the index of the flags. Before ABI 3
+/// Landlock only checks for the right to read.
+const TRUNCATING_OPENS: &[(&str, u8)] = &[("open", 1), ("openat", 2)];
 
-/// Compiles the filter for a helper process of guard, which has no supervisor. It denies sockets and everything on the
-/// list. With `alone` it also denies new processes (not threads) and metadata changes, and denies calls that the list
+/// Compiles the filter for a helper process of guard, which has no supervisor. It denies sockets, truncation by path and
+/// everything on the list. With `alone` it also denies new processes (not threads) and metadata changes, and denies calls that the list
 /// denies for some arguments for all arguments.
 pub fn helper_filter(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     // These stay conditional: no C library can start a program without them.
@@ -336,7 +341,16 @@ pub fn helper_filter(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     for entry in list.deny.iter().chain(&list.ask).filter(|entry| entry.only.is_none()) {
         denied.add(entry)?;
     }
-    let mut refused: Vec<u32> = numbers(SOCKETS).collect();
+    for &(name, argument) in TRUNCATING_OPENS {
+        let mask = (libc::O_ACCMODE | libc::O_TRUNC).unsigned_abs();
+        let truncates =
+            Condition { argument, mask, values: vec![libc::O_TRUNC.unsigned_abs()], negated: false };
+        let truncates = rules(&[truncates])?;
+        for number in numbers(&[name]) {
+            denied.deny(number, Errno::Eperm, &truncates);
+        }
+    }
+    let mut refused: Vec<u32> = numbers(SOCKETS).chain(numbers(TRUNCATION)).collect();
     if alone {
         let needed: Vec<u32> = numbers(&needed).collect();
         refused.extend(denied.conditional().into_iter().filter(|number| !needed.contains(number)));

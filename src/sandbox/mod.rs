@@ -4,12 +4,14 @@
 //! namespaces. It only removes rights and never restores them. A layer that cannot be applied is an error: nothing
 //! degrades silently.
 
+mod boundaries;
 mod deny_filter;
 mod landlock_rules;
 mod mounts;
 mod notify_filter;
 mod probe;
 
+pub use boundaries::{HeldBoundary, held_boundaries};
 pub use deny_filter::{
     Entry, Errno, FORKS, Filters, LIST, List, METADATA, ON_PROCESSES, Only, compile, filters, helper_filter,
     parse_list,
@@ -17,7 +19,9 @@ pub use deny_filter::{
 pub use landlock_rules::{Grant, Rights, landlock_version, prepare_ruleset, restrict, restrict_signals};
 pub use mounts::{Layer, MountPlan, PreparedMounts, apply_mount_plan, prepare_mounts};
 pub use notify_filter::Condition;
-pub use probe::{Ability, Kernel, Need, namespace_flags, probe, quick_probe};
+pub use probe::{
+    Ability, Kernel, NAMESPACES_FIX, Need, namespace_flags, probe, quick_probe, unheld_boundaries,
+};
 
 /// Why a layer of the sandbox could not be applied.
 #[derive(Debug, thiserror::Error)]

@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use super::boundaries::{LANDLOCK_RENAMES, LANDLOCK_SCOPES, held_boundaries};
 use super::mounts::{MountPlan, apply_mount_plan, prepare_mounts};
 use crate::policy::{Namespaces, Policy};
 use crate::sys::{process, seccomp};
@@ -50,10 +51,7 @@ pub struct Need {
     pub fix: String,
 }
 
-/// First Landlock ABI with TCP rules. Before it, programs could open connections that the supervisor never sees.
-const LANDLOCK_TCP: i32 = 4;
-/// First Landlock ABI with signal scopes.
-const LANDLOCK_SCOPES: i32 = 6;
+const LANDLOCK_FIX: &str = "use Linux 5.19 or newer with `landlock` in the `lsm=` boot parameter";
 
 /// Probes the kernel. Tries namespaces in a child process.
 pub fn probe() -> Kernel {
@@ -112,11 +110,10 @@ impl Kernel {
         vec![
             Ability {
                 name: "landlock",
-                present: landlock(LANDLOCK_TCP),
+                present: landlock(LANDLOCK_RENAMES),
                 found: format!("ABI {}", self.landlock),
-                purpose: "restricts the run to granted files and denies direct TCP",
-                fix: (!landlock(LANDLOCK_TCP))
-                    .then_some("use Linux 6.7 or newer with `landlock` in the `lsm=` boot parameter"),
+                purpose: "restricts the run to granted files",
+                fix: (!landlock(LANDLOCK_RENAMES)).then_some(LANDLOCK_FIX),
             },
             Ability {
                 name: "landlock-scopes",
@@ -146,10 +143,16 @@ impl Kernel {
                     Ok(()) => "user, mount, PID, IPC".to_string(),
                     Err(problem) => problem.clone(),
                 },
-                purpose: "private /tmp, read-only system, hidden home directory, no view of other processes; optional",
-                fix: self.namespaces.is_err().then_some(
-                    "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); runs also work without",
-                ),
+                purpose: if landlock(LANDLOCK_SCOPES) {
+                    "private /tmp, read-only system, hidden home directory, no view of other processes; optional"
+                } else {
+                    "private /tmp, read-only system, hidden home directory, no view of other processes; required before Linux 6.12"
+                },
+                fix: self.namespaces.is_err().then_some(if landlock(LANDLOCK_SCOPES) {
+                    "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns); runs also work without"
+                } else {
+                    "allow unprivileged user namespaces (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
+                }),
             },
         ]
     }
@@ -162,22 +165,16 @@ impl Kernel {
                 missing.push(Need { missing: missing_thing.to_string(), fix: fix.to_string() });
             }
         };
-        need(
-            self.landlock >= LANDLOCK_TCP,
-            "Landlock with TCP rules (ABI 4)",
-            "use Linux 6.7 or newer with `landlock` in the `lsm=` boot parameter",
-        );
+        need(self.landlock >= LANDLOCK_RENAMES, "Landlock (ABI 2)", LANDLOCK_FIX);
         need(
             self.listener,
             "seccomp user notification with WAIT_KILLABLE_RECV",
             "use Linux 5.19 or newer, and start guard outside other sandboxes",
         );
-        let own_processes = self.namespaces.is_ok() && namespaces != Namespaces::Off;
-        need(
-            self.landlock >= LANDLOCK_SCOPES || own_processes,
-            "a way to keep the run from signalling other processes (Landlock ABI 6, or a PID namespace)",
-            "use Linux 6.12 or newer, or allow user namespaces",
-        );
+        let has_namespaces = self.namespaces.is_ok() && namespaces != Namespaces::Off;
+        if let Some(unheld) = unheld_boundaries(self.landlock, has_namespaces) {
+            need(false, &unheld, NAMESPACES_FIX);
+        }
         need(
             self.tracing || !policy.sandbox.verify_exec,
             "verification of program starts (ptrace of guard's descendants)",
@@ -189,5 +186,53 @@ impl Kernel {
             "allow unprivileged user namespaces, or use `namespaces = \"auto\"`",
         );
         missing
+    }
+}
+
+/// How to hold what an older Landlock does not cover.
+pub const NAMESPACES_FIX: &str = "use Linux 6.12 or newer, or allow user namespaces";
+
+/// What a run needs because nothing would hold some of its boundaries; `None` if all are held.
+pub fn unheld_boundaries(landlock: i32, has_namespaces: bool) -> Option<String> {
+    let boundaries = held_boundaries(landlock, has_namespaces);
+    let unheld = boundaries.iter().filter(|boundary| boundary.held_by.is_empty());
+    let unheld: Vec<&str> = unheld.map(|boundary| boundary.name).collect();
+    (!unheld.is_empty()).then(|| {
+        format!(
+            "Landlock ABI {LANDLOCK_SCOPES}, or namespaces, to restrict {} (this kernel has Landlock ABI {landlock})",
+            unheld.join(" and ").replace('-', " ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{PolicyDirs, load};
+
+    fn missing(landlock: i32, namespaces: Result<(), String>, wanted: Namespaces) -> String {
+        let kernel = Kernel { release: String::new(), landlock, listener: true, tracing: true, namespaces };
+        let policy = load("strict", &PolicyDirs::default()).expect("a built-in policy");
+        let missing = kernel.missing_for(&policy, wanted);
+        missing.iter().map(|need| format!("{}\n", need.missing)).collect()
+    }
+
+    #[test]
+    fn an_older_landlock_is_sufficient_with_namespaces() {
+        for landlock in [2, 3, 4, 5] {
+            assert_eq!(missing(landlock, Ok(()), Namespaces::Auto), "", "ABI {landlock}");
+            let without = missing(landlock, Err("forbidden".to_string()), Namespaces::Auto);
+            assert!(without.contains("namespaces") && without.contains("signals"), "{without}");
+            assert_eq!(missing(landlock, Ok(()), Namespaces::Off), without);
+        }
+        assert!(missing(2, Ok(()), Namespaces::Off).contains("file truncation and signals"));
+        assert_eq!(missing(6, Err("forbidden".to_string()), Namespaces::Auto), "");
+    }
+
+    #[test]
+    fn a_kernel_without_landlock_or_with_its_first_version_is_not() {
+        for landlock in [0, 1] {
+            assert!(missing(landlock, Ok(()), Namespaces::Auto).contains("Landlock (ABI 2)"));
+        }
     }
 }

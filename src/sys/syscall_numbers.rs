@@ -87,7 +87,7 @@ const COMMON: &[(&str, c_long)] = table![
     "semctl" SYS_semctl, "semtimedop" SYS_semtimedop, "msgget" SYS_msgget, "msgsnd" SYS_msgsnd,
     "msgrcv" SYS_msgrcv, "msgctl" SYS_msgctl, "mq_open" SYS_mq_open, "mq_unlink" SYS_mq_unlink,
     "setsockopt" SYS_setsockopt, "openat" SYS_openat, "openat2" SYS_openat2, "mknodat" SYS_mknodat, "lookup_dcookie" SYS_lookup_dcookie,
-    "fcntl" SYS_fcntl, "inotify_add_watch" SYS_inotify_add_watch,
+    "fcntl" SYS_fcntl, "inotify_add_watch" SYS_inotify_add_watch, "truncate" SYS_truncate,
 ];
 
 const NEWER: &[(&str, c_long)] = &[

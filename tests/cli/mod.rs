@@ -3,6 +3,7 @@ mod demo;
 mod everyday;
 mod front_door;
 mod learn;
+mod kernels;
 mod log;
 mod logging;
 mod manners;

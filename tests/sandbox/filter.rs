@@ -172,3 +172,20 @@ fn a_helper_alone_has_threads_only() {
         }
     }
 }
+
+/// Before ABI 3 Landlock does not restrict truncation, and a helper has no mounts that would.
+#[test]
+fn a_helper_truncates_only_what_it_opens_for_writing() {
+    let number = |name: &str| guard::sys::syscall_numbers::number(name).map(|number| number as u32);
+    let denied = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    for is_alone in [true, false] {
+        let filter = sandbox::helper_filter(is_alone).unwrap();
+        let answer =
+            |name: &str, arguments| number(name).map(|n| interpret(&filter, THIS_MACHINE, n, arguments));
+        assert_eq!(answer("truncate", [0; 6]), Some(denied));
+        let open = |flags: i32| answer("openat", [0, 0, flags as u64, 0, 0, 0]);
+        assert_eq!(open(libc::O_RDONLY | libc::O_TRUNC), Some(denied));
+        assert_eq!(open(libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC), Some(ALLOW));
+        assert_eq!(open(libc::O_RDONLY), Some(ALLOW));
+    }
+}

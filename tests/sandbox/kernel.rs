@@ -76,6 +76,13 @@ fn keyrings_are_closed() {
         .check(|_| (), |_, (), report| report.errno() == Some(i64::from(libc::ENOKEY)));
 }
 
+/// Landlock checks no right when a file is opened with access mode 3, which is neither for reading nor for writing. Before
+/// ABI 5 the descriptor allows every ioctl of the device.
+#[test]
+fn devices_are_not_opened_for_ioctls_only() {
+    holds(&["open-for-ioctls", "/dev/null"], None);
+}
+
 #[test]
 fn files_are_not_opened_by_number() {
     holds(&["handle", "/etc/passwd"], None);

@@ -405,10 +405,9 @@ fn check_without_namespaces(plan: &LaunchPlan, policy: &Policy, notes: &[String]
         let note = notes.first().map(|note| format!(" ({note})")).unwrap_or_default();
         return Err(unavailable(policy, format!("{reason}{note}"), MOUNTS_FIX));
     }
-    if sandbox::landlock_version() < 6 {
-        let missing = "a way to keep the agent from signalling processes outside the run".to_string();
-        let fix = "use Linux 6.12 or newer, or allow unprivileged user namespaces";
-        return Err(unavailable(policy, missing, fix));
+    if let Some(missing) = sandbox::unheld_boundaries(sandbox::landlock_version(), false) {
+        let note = notes.last().map(|note| format!("; {note}")).unwrap_or_default();
+        return Err(unavailable(policy, format!("{missing}{note}"), sandbox::NAMESPACES_FIX));
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ use crate::launch::process::cgroup::{Group, ProcessBound};
 use crate::launch::process::protocol::{AgentMessage, Breach, StartError};
 use crate::outcome::{Denial, Enforcement, LimitNotInForce};
 use crate::policy::Policy;
-use crate::sandbox::Need;
+use crate::sandbox::{HeldBoundary, Need, held_boundaries};
 use crate::supervisor;
 use crate::supervisor::{Ask, Counts, Handle, LazyResource, Repositories, ShimService, SupervisorConfig};
 use crate::sys::socket;
@@ -186,8 +186,13 @@ impl Running {
                 "there are no shims for git and the shells: guard cannot write them to its state directory";
             self.recorder.record(EventType::Note, note, &json!({}));
         }
+        let landlock_abi = crate::sandbox::landlock_version();
+        let held = held_boundaries(landlock_abi, self.started.has_mount_namespace).into_iter();
+        let layers = |boundary: HeldBoundary| boundary.held_by.into_iter().map(str::to_string).collect();
+        let held_by = held.map(|boundary| (boundary.name.to_string(), layers(boundary))).collect();
         Enforcement {
-            landlock_abi: crate::sandbox::landlock_version(),
+            landlock_abi,
+            held_by,
             seccomp: true,
             verify_exec: self.started.plan.verify_exec,
             namespaces: self.started.has_mount_namespace,

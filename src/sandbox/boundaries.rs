@@ -1,0 +1,70 @@
+//! Which layer of the sandbox holds which boundary, by the kernel's Landlock ABI and by namespaces.
+//!
+//! Older Landlock versions cover less. With namespaces, other layers hold the rest; a boundary that no layer holds is a
+//! reason not to start a run.
+
+use serde::Serialize;
+
+/// First Landlock ABI that can grant renames and links between directories (Linux 5.19). Builds need them.
+pub(super) const LANDLOCK_RENAMES: i32 = 2;
+/// First Landlock ABI that restricts truncation (Linux 6.2).
+const LANDLOCK_TRUNCATION: i32 = 3;
+/// First Landlock ABI that restricts TCP (Linux 6.7).
+const LANDLOCK_TCP: i32 = 4;
+/// First Landlock ABI that restricts ioctls on devices (Linux 6.10).
+const LANDLOCK_DEVICES: i32 = 5;
+/// First Landlock ABI that restricts signals and abstract unix sockets (Linux 6.12).
+pub(super) const LANDLOCK_SCOPES: i32 = 6;
+
+/// A boundary of every run, with the layers that hold it. Each of them is sufficient.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HeldBoundary {
+    /// What the run cannot do outside its grants.
+    pub name: &'static str,
+    /// The layers that prevent it.
+    pub held_by: Vec<&'static str>,
+}
+
+/// The boundaries of a run, on a kernel with this Landlock ABI.
+pub fn held_boundaries(landlock: i32, has_namespaces: bool) -> Vec<HeldBoundary> {
+    let since = |abi: i32| (landlock >= abi).then_some("landlock");
+    let with = |layer: &'static str| has_namespaces.then_some(layer);
+    let boundary = |name, layers: &[Option<&'static str>]| HeldBoundary {
+        name,
+        held_by: layers.iter().flatten().copied().collect(),
+    };
+    let shared = |layer: &'static str| (!has_namespaces).then_some(layer);
+    vec![
+        boundary("file-access", &[since(1), with("mounts")]),
+        boundary("file-truncation", &[since(LANDLOCK_TRUNCATION), with("mounts")]),
+        boundary("file-metadata", &[with("mounts"), shared("supervisor")]),
+        // Before ABI 5, only a device that the run may open can get an ioctl. Landlock checks every open but one for
+        // ioctls only, which seccomp denies.
+        boundary("device-ioctls", &[since(LANDLOCK_DEVICES), Some("seccomp")]),
+        boundary("tcp", &[since(LANDLOCK_TCP), Some("supervisor")]),
+        boundary("abstract-sockets", &[since(LANDLOCK_SCOPES), Some("supervisor")]),
+        boundary("signals", &[since(LANDLOCK_SCOPES), with("pid-namespace")]),
+        boundary("tracing", &[Some("seccomp"), with("pid-namespace")]),
+        boundary("program-starts", &[Some("supervisor")]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unheld(landlock: i32, has_namespaces: bool) -> Vec<&'static str> {
+        let boundaries = held_boundaries(landlock, has_namespaces).into_iter();
+        boundaries.filter(|boundary| boundary.held_by.is_empty()).map(|boundary| boundary.name).collect()
+    }
+
+    #[test]
+    fn namespaces_hold_what_an_older_landlock_does_not_cover() {
+        for landlock in LANDLOCK_RENAMES..=LANDLOCK_SCOPES {
+            assert_eq!(unheld(landlock, true), [""; 0], "ABI {landlock}");
+        }
+        assert_eq!(unheld(LANDLOCK_SCOPES, false), [""; 0]);
+        assert_eq!(unheld(LANDLOCK_DEVICES, false), ["signals"]);
+        assert_eq!(unheld(LANDLOCK_RENAMES, false), ["file-truncation", "signals"]);
+    }
+}
