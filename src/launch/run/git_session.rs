@@ -274,6 +274,7 @@ impl Drop for GitSession {
         if !self.is_ending && !std::thread::panicking() {
             // If this fails, the user can still call `guard worktree clean`.
             let _ = self.workspace.dispose(KeepPolicy::Auto);
+            self.workspace.forget();
         }
     }
 }

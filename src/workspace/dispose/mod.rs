@@ -20,7 +20,7 @@ use super::receive::lfs;
 use super::receive::tree_size;
 use super::receive::tree_size::TreeSizeError;
 use super::run::create::Workspace;
-use super::run::run_record::State;
+use super::run::run_record::{Record, State};
 use super::run::{extra_files, slug};
 use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
@@ -120,6 +120,33 @@ impl Workspace {
             self.drop_quarantine()?;
         }
         Ok(report)
+    }
+
+    /// Whether [`Self::dispose`] would keep the workspace with [`KeepPolicy::Auto`]: it has commits, uncommitted work or
+    /// commits that guard has not received. Changes nothing.
+    pub fn holds_new_work(&self) -> Result<bool, WorkspaceError> {
+        if matches!(self.record.state, State::Opening | State::Removing | State::Removed) {
+            return Ok(false);
+        }
+        if self.record.here || self.record.tip != self.record.base || self.has_unreceived() {
+            return Ok(true);
+        }
+        let is_there = self.record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
+        let is_changed = is_there && !self.uncommitted()?.is_empty();
+        Ok(is_changed || self.real_tip()?.as_deref() != Some(&self.record.base))
+    }
+
+    /// Removes the directory of a run that never began and whose worktree is removed or given back. Keeps a directory
+    /// with anything but the workspace's record in it, such as a transcript.
+    pub fn forget(&self) {
+        let is_over =
+            self.record.state == State::Removed || self.record.here && self.record.state == State::Kept;
+        let mut entries = fs::read_dir(&self.run_folder).into_iter().flatten().flatten();
+        if !is_over || entries.any(|entry| !Record::FILES.iter().any(|file| entry.file_name() == **file)) {
+            return;
+        }
+        Record::FILES.iter().for_each(|file| drop(fs::remove_file(self.run_folder.join(file))));
+        let _ = fs::remove_dir(&self.run_folder);
     }
 
     /// Finds the differences between the worktree and the tip of the branch, and updates the worktree's index

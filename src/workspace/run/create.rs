@@ -125,6 +125,7 @@ impl Workspace {
                 // the signal instead.
                 let interrupted = check_interrupted();
                 let _ = workspace.undo();
+                workspace.forget();
                 interrupted.and(Err(error))
             }
         }

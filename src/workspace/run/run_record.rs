@@ -99,6 +99,9 @@ pub struct Record {
 }
 
 impl Record {
+    /// The names of the files that guard keeps about a workspace in the run's directory.
+    pub(crate) const FILES: [&str; 2] = [FILE, LOCK];
+
     pub(crate) fn version() -> u32 {
         VERSION
     }
