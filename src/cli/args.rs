@@ -16,6 +16,7 @@ use super::shell_args::{
     COMPLETIONS_EXAMPLES, Complete, Completions, HELP_EXAMPLES, Help, MAN_EXAMPLES, Man,
 };
 use super::take_over_args::{APPLY_EXAMPLES, Apply, DIFF_EXAMPLES, Diff, RESTORE_EXAMPLES, Restore};
+use super::runs_args::{ATTACH_EXAMPLES, Attach, PS_EXAMPLES, Ps, RUNS_EXAMPLES, Runs, STOP_EXAMPLES, Stop};
 use super::task_args::{TASK_EXAMPLES, Task, WORKFLOW_EXAMPLES, Workflow};
 
 /// Run AI coding agents without trusting them: a TOML policy judges every command they start.
@@ -113,6 +114,15 @@ pub(crate) enum Command {
     /// List and bring back what guard saved before it removed worktrees
     #[command(after_help = RESTORE_EXAMPLES)]
     Restore(Restore),
+    /// List the runs that are running
+    #[command(after_help = PS_EXAMPLES)]
+    Ps(Ps),
+    /// End runs, as Ctrl-C would
+    #[command(after_help = STOP_EXAMPLES)]
+    Stop(Stop),
+    /// Follow the output of a run until it ends, and exit with its exit code
+    #[command(after_help = ATTACH_EXAMPLES)]
+    Attach(Attach),
     /// List, show, merge, receive and remove the branches and worktrees that runs left
     #[command(subcommand, after_help = WORKTREE_EXAMPLES)]
     Worktree(Worktree),
@@ -169,7 +179,7 @@ Examples:
   guard worktree merge-preview task/add-a-toggle
   guard worktree clean 0197f0a0            # removes worktree and branch; their commits stay under refs/guard/
 
-RUN is a run's id, a unique beginning or end of an id, or the run's branch.
+RUN is a run's id, a unique beginning or end of an id, the run's branch or name, or `@` for the newest run with a worktree.
 Exit codes: 0 success, 1 merge conflicts, or receiving or removing failed, 2 bad usage.";
 
 #[derive(Debug, Subcommand)]
@@ -219,14 +229,20 @@ pub(crate) enum Worktree {
     },
     /// Remove worktrees and branches; commits and uncommitted work stay under refs/guard/
     #[command(
-        after_help = "Examples:\n  guard worktree clean                     # worktrees without new work, and interrupted runs\n  guard worktree clean task/add-a-toggle\n  guard worktree clean --all"
+        after_help = "Examples:\n  guard worktree clean                     # of this repository: worktrees without new work, and interrupted runs\n  guard worktree clean --dry-run           # shows what that would remove\n  guard worktree clean task/add-a-toggle\n  guard worktree clean --all               # including work, which stays under refs/guard/, and finished tasks\n  guard worktree clean --all-repositories"
     )]
     Clean {
-        /// Runs or their branches [default: those without new work]
+        /// Runs or their branches [default: those of this repository without new work]
         runs: Vec<String>,
-        /// Every worktree that is not in use, including those with new work
+        /// Every worktree of this repository that is not in use, including those with new work, and those of finished tasks
         #[arg(long, conflicts_with = "runs")]
         all: bool,
+        /// Of all repositories, not only that of the current directory
+        #[arg(long, conflicts_with = "runs")]
+        all_repositories: bool,
+        /// Only show what would be removed
+        #[arg(long)]
+        dry_run: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -255,6 +271,7 @@ Examples:
   guard run --json --timeout 5m -- ./agent.sh | jq .denials
   guard run --preset node -- npm ci                   # opens the registry that your npm is configured for
   guard run --listen 3000 -- npm run dev              # a server at http://127.0.0.1:3000/ while it runs
+  guard run --detach -- make test                     # in the background; see `guard ps`, `guard attach`, `guard stop`
   guard run --dry-run -- npm test                     # shows every path, variable and limit; runs nothing
 
 Exit codes: the exit code of the command (128 plus the signal number if a signal ended it); 124 a time limit or budget was reached,
@@ -288,6 +305,10 @@ pub(crate) struct Run {
     /// Print no summary at the end
     #[arg(long, short)]
     pub(crate) quiet: bool,
+    /// Run in the background: print the run's id when the command has started. `guard attach` follows its output, `guard stop`
+    /// ends it
+    #[arg(long, conflicts_with_all = ["stream_json", "dry_run"])]
+    pub(crate) detach: bool,
     /// Allow the command to read this file or directory too; repeatable
     #[arg(long, help_heading = "Access", value_name = "PATH")]
     pub(crate) read: Vec<PathBuf>,
@@ -443,7 +464,7 @@ Exit codes: 0 allowed or explained, 1 denied, 3 a person would be asked, 2 bad u
 
 #[derive(Debug, Args)]
 pub(crate) struct Why {
-    /// The run: an id, a unique beginning or end of one, or `@` for the newest [default: the newest]
+    /// The run: an id, a unique beginning or end of one, a branch, a name, or `@` for the newest [default: the newest]
     #[arg(value_name = "RUN", conflicts_with_all = ["path", "host", "command"])]
     pub(crate) run: Option<String>,
     /// The number of the event [default: every refusal]
@@ -564,7 +585,7 @@ Exit codes: 0 written, 1 not confirmed, or nothing can allow it, 2 bad usage.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Allow {
-    /// The run: an id, a unique beginning or end of one, or `@` for the newest
+    /// The run: an id, a unique beginning or end of one, a branch, a name, or `@` for the newest
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
     /// The number of the refusal; `guard why RUN` lists them [default: the only one]
@@ -738,7 +759,8 @@ Examples:
   guard log --follow               # waits for new events until the run ends
   guard log --json | jq .event_type
 
-RUN is a run's id, a unique beginning or end of an id, or a path that contains a slash.";
+RUN is a run's id, a unique beginning or end of an id, the run's branch (task/x) or name (x), `@` for the newest run, `@2` for the
+one before it, or a path that contains a slash.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Log {
@@ -773,7 +795,7 @@ mouse); --raw keeps them.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Replay {
-    /// The run: an id, a unique beginning or end of an id, or a path that contains a slash
+    /// The run: an id, a unique beginning or end of one, a branch, a name, `@` for the newest, or a path
     pub(crate) run: String,
     /// Play N times as fast as recorded; `max` or 0 plays without pauses
     #[arg(long, default_value = "1", value_name = "N")]
@@ -797,7 +819,7 @@ Exit codes: 0 intact and finished, 1 changed or not the expected head, 3 intact 
 
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
-    /// The run: an id, a unique beginning or end of an id, or a path that contains a slash
+    /// The run: an id, a unique beginning or end of one, a branch, a name, `@` for the newest, or a path
     pub(crate) run: String,
     /// The hash that the last line of the transcript must have
     #[arg(long, value_name = "HASH")]
@@ -805,40 +827,6 @@ pub(crate) struct Verify {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-const RUNS_EXAMPLES: &str = "\
-Examples:
-  guard runs
-  guard runs --json
-  guard runs prune                              # deletes runs older than 30 days
-  guard runs prune --keep 20 --dry-run
-
-guard never deletes a run that has not finished.";
-
-#[derive(Debug, Args)]
-pub(crate) struct Runs {
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(subcommand)]
-    pub(crate) action: Option<RunsAction>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum RunsAction {
-    /// Delete finished runs, including their transcripts
-    Prune {
-        /// Delete runs that ended longer ago than this: 45m, 12h, 30d, 8w [default: 30d, unless --keep is given]
-        #[arg(long, value_name = "TIME")]
-        older_than: Option<String>,
-        /// Never delete the newest N finished runs
-        #[arg(long, value_name = "N")]
-        keep: Option<usize>,
-        /// Only show what would be deleted
-        #[arg(long)]
-        dry_run: bool,
-    },
 }
 
 #[cfg(test)]

@@ -112,7 +112,24 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         ],
     ),
     (
-        "guard log, replay, runs, doctor, demo, mcp, completions, man, help",
+        "guard stop",
+        &[
+            ("0", "The runs have ended."),
+            ("1", "A run is still running, or guard cannot reach its process."),
+            ("2", "Bad usage, or there is no such run."),
+        ],
+    ),
+    (
+        "guard attach",
+        &[
+            ("the run's exit code", "As from `guard run`."),
+            ("125", "guard itself failed, or the guard process of the run was killed."),
+            ("130", "You detached with Ctrl-C. The run continues."),
+            ("2", "Bad usage, or there is no such run."),
+        ],
+    ),
+    (
+        "guard log, replay, runs, ps, doctor, demo, mcp, completions, man, help",
         &[
             ("0", "Done."),
             (

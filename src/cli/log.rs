@@ -7,9 +7,10 @@ use jiff::Timestamp;
 
 use super::args::Log;
 use super::exit_code::Exit;
+pub(super) use super::run_reference::find;
 use super::{Failure, note};
 use crate::terminal_text;
-use crate::transcript::{Event, EventType, FindError, Reader, Run, RunState, Step, Store, Stream};
+use crate::transcript::{Event, EventType, Reader, Run, RunState, Step, Store, Stream};
 
 /// How often `--follow` checks the transcript for new events.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -77,19 +78,6 @@ fn note_unfinished(run: &Run) {
 pub(super) fn store() -> Result<Store, Failure> {
     Store::open()
         .map_err(|error| Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path"))
-}
-
-/// Finds the run that the user named.
-pub(super) fn find(name: Option<&str>) -> Result<Run, Failure> {
-    store()?.find(name).map_err(|error| {
-        let hint = match &error {
-            FindError::Folder { .. } => "check the owner and mode of the directory",
-            FindError::Empty(_) => "`guard run` creates the first run",
-            FindError::Unknown(_) => "`guard runs` lists the runs; a path must contain a slash",
-            FindError::Ambiguous { .. } => "give more of the id",
-        };
-        Failure::usage(error.to_string(), hint)
-    })
 }
 
 /// Opens the run's transcript.

@@ -7,6 +7,7 @@ mod agent_run;
 mod allow;
 mod apply;
 mod args;
+mod attach;
 mod audit;
 mod check;
 mod check_connect;
@@ -16,6 +17,7 @@ mod config;
 mod defaults;
 mod demo;
 mod diff;
+mod detach;
 mod doctor;
 mod durations;
 mod exec;
@@ -34,10 +36,14 @@ mod policy;
 mod replay;
 mod restore;
 mod run;
+mod run_reference;
 mod run_workspace;
 mod runs;
 mod shell_args;
 mod take_over_args;
+mod runs_args;
+mod stop;
+mod table;
 mod task;
 mod task_admin;
 mod task_args;
@@ -110,6 +116,9 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Diff(diff) => diff::run(&diff, &mut out),
         args::Command::Apply(apply) => apply::run(&apply, &mut out),
         args::Command::Restore(restore) => restore::run(&restore, &mut out),
+        args::Command::Ps(ps) => runs::ps(&ps, &mut out),
+        args::Command::Stop(stop) => stop::run(&stop, &mut out),
+        args::Command::Attach(attach) => attach::run(&attach, &mut out),
         args::Command::Worktree(worktree) => worktree::run(&worktree, &mut out),
         args::Command::Completions(completions) => completions::run(&completions, &mut out),
         args::Command::Man(man) => man::run(&man, &mut out),

@@ -12,7 +12,7 @@ use super::args;
 use super::defaults::Defaults;
 use super::exit_code::Exit;
 use super::run_workspace::{OpenedWorkspace, WorkspaceProblem, WorkspaceRequest};
-use super::{Failure, note, terminal_summary};
+use super::{Failure, detach, note, terminal_summary};
 use crate::agent::{Profile, missing_key};
 use crate::launch::{
     self, Finished, HomeState, Keys, Launch, LaunchError, LaunchPlan, Options, RunRequest, Streams,
@@ -23,9 +23,17 @@ use crate::terminal_text;
 use crate::transcript::{EventType, Line, Observer, runs_dir};
 use crate::workspace::{self, Record};
 
-/// Runs the command, or prints the plan of it (`--dry-run`).
+/// Runs the command, here or in the background (`--detach`), or prints the plan of it (`--dry-run`).
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
-    run_with(arguments, |policy| policy, out).map(|(exit, _)| exit)
+    if !arguments.detach {
+        return run_with(arguments, |policy| policy, out).map(|(exit, _)| exit);
+    }
+    match detach::fork()? {
+        detach::Side::Caller(background) => detach::await_start(background, arguments.json, out),
+        detach::Side::Run(notifier) => {
+            run_or_plan(arguments, |policy| policy, Some(notifier), &mut None, out)
+        }
+    }
 }
 
 /// Like [`run`], with a change of the policy. Also returns the run's id if the command was started.
@@ -35,12 +43,14 @@ pub(super) fn run_with(
     out: &mut dyn Write,
 ) -> Result<(Exit, Option<String>), Failure> {
     let mut started = None;
-    run_or_plan(arguments, change, &mut started, out).map(|exit| (exit, started))
+    run_or_plan(arguments, change, None, &mut started, out).map(|exit| (exit, started))
 }
 
+/// Runs the command, or prints the plan of it. In the background, `notifier` tells the caller when it has started.
 fn run_or_plan(
     arguments: &args::Run,
     change: impl FnOnce(Policy) -> Policy,
+    notifier: Option<detach::StartNotifier>,
     started: &mut Option<String>,
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
@@ -113,7 +123,11 @@ fn run_or_plan(
     let reader = profile.as_ref().map(|profile| -> Box<dyn launch::OutputReader> {
         Box::new(AgentOutput::new(profile, has_terminal))
     });
-    let streams = streams(form, reader)?;
+    let mut streams = streams(form, reader)?;
+    if notifier.is_some() {
+        // The transcript has the output. Standard error is only for what guard says before the command starts.
+        (streams.output, streams.error) = (None, None);
+    }
     let mut launch = Launch::new(request, run_id)?;
     let OpenedWorkspace { task, folder } =
         match workspace_request(arguments, &launch.request, launch.run_id()).open() {
@@ -137,7 +151,11 @@ fn run_or_plan(
     if has_terminal && !arguments.quiet {
         note(&terminal_summary::beginning(&planned.plan));
     }
-    match launch.run(planned, streams, observer(form)) {
+    let observer = match notifier {
+        Some(notifier) => Some(notifier.observer(launch.run_id())),
+        None => observer(form),
+    };
+    match launch.run(planned, streams, observer) {
         Ok(finished) => {
             *started = Some(finished.result.run_id.clone());
             let exit = report(&finished, form, arguments.quiet, one_line, out)?;
@@ -701,19 +719,21 @@ fn report(
     } else {
         print_result(result, out)?;
     }
-    let code = match result.error_kind {
+    Ok(exit_of(result))
+}
+
+/// The exit code of a run with this result.
+pub(super) fn exit_of(result: &RunResult) -> Exit {
+    match result.error_kind {
         Some(
             ErrorKind::IdleTimeout | ErrorKind::Timeout | ErrorKind::BudgetExhausted | ErrorKind::RecordFull,
-        ) => return Ok(Exit::TimedOut),
-        Some(ErrorKind::Internal | ErrorKind::ReceiveRefused | ErrorKind::BoundaryBroken) => {
-            return Ok(Exit::OwnFailure);
-        }
-        Some(ErrorKind::CommandNotFound) if result.exit_code.is_none() => return Ok(Exit::CommandNotFound),
-        Some(ErrorKind::PolicyDenied) => return Ok(Exit::CannotExecute),
-        Some(ErrorKind::UpstreamError) if result.exit_code.is_none() => return Ok(Exit::CannotExecute),
-        _ => result.exit_code.unwrap_or(125),
-    };
-    Ok(Exit::Code(u8::try_from(code).unwrap_or(125)))
+        ) => Exit::TimedOut,
+        Some(ErrorKind::Internal | ErrorKind::ReceiveRefused | ErrorKind::BoundaryBroken) => Exit::OwnFailure,
+        Some(ErrorKind::CommandNotFound) if result.exit_code.is_none() => Exit::CommandNotFound,
+        Some(ErrorKind::PolicyDenied) => Exit::CannotExecute,
+        Some(ErrorKind::UpstreamError) if result.exit_code.is_none() => Exit::CannotExecute,
+        _ => Exit::Code(result.exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(125)),
+    }
 }
 
 /// Whether guard ended the run because of a limit. This is printed even if no summary is wanted.

@@ -1,92 +1,265 @@
-//! `guard runs`: lists the records of runs and deletes old ones. It never deletes a record that is needed to find
-//! commits or a worktree.
+//! `guard runs` and `guard ps`: list the records of runs and delete old ones. It never deletes a record that is needed to
+//! find commits or a worktree.
 
-use std::io::{self, Write};
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::args::{Runs, RunsAction};
 use super::exit_code::Exit;
 use super::log::store;
 use super::policy::print_json;
+use super::run_reference::short_ids;
+use super::runs_args::{Ps, Runs, RunsAction};
+use super::table::{self, Column};
 use super::{Failure, note};
 use crate::policy::TimeLimit;
+use crate::outcome::ErrorKind;
 use crate::terminal_text;
 use crate::transcript::{Run, RunState, Store};
-use crate::workspace::{Record, State};
+use crate::workspace::{Record, Repository, State, main_directory};
 
 /// The default age from which `prune` deletes.
 const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Longer commands are cut off in the table.
-const LONGEST_COMMAND: usize = 60;
+/// The number of runs that a terminal shows by default.
+const SHOWN_ON_TERMINAL: usize = 20;
+/// The most files of one run that are counted for its size. A run that is running can have very many.
+const MOST_COUNTED_FILES: usize = 2_000;
 
 pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
     let store = store()?;
-    let runs = store
-        .list()
-        .map_err(|error| Failure::usage(error.to_string(), "check the owner and mode of the directory"))?;
-    match &args.action {
-        Some(RunsAction::Prune { older_than, keep, dry_run }) => {
-            let age = match (older_than, keep) {
-                (Some(text), _) => parse_age("--older-than", text)?,
-                (None, Some(_)) => SignedDuration::ZERO,
-                (None, None) => DEFAULT_AGE,
-            };
-            prune(&store, &runs, age, keep.unwrap_or(0), *dry_run, out)?;
-        }
-        None if args.json => print_json(&runs.iter().map(as_json).collect(), out)?,
-        None => table(&runs, &store, out)?,
+    if let Some(RunsAction::Prune { older_than, keep, dry_run }) = &args.action {
+        let age = match (older_than, keep) {
+            (Some(text), _) => parse_age("--older-than", text)?,
+            (None, Some(_)) => SignedDuration::ZERO,
+            (None, None) => DEFAULT_AGE,
+        };
+        prune(&store, &store.list()?, age, keep.unwrap_or(0), *dry_run, out)?;
+        return Ok(Exit::Success);
+    }
+    let limit = match args.number {
+        Some(0) => usize::MAX,
+        Some(number) => number,
+        None if !args.json && io::stdout().is_terminal() => SHOWN_ON_TERMINAL,
+        None => usize::MAX,
+    };
+    let repository = args.repo.as_deref().map(repository_at).transpose()?;
+    let is_wanted = |run: &Run| {
+        (!args.failed || has_failed(run))
+            && repository.as_ref().is_none_or(|repository| is_in_repository(run, repository))
+    };
+    let runs: Vec<Run> = if args.running {
+        store.running()?.into_iter().filter(is_wanted).take(limit).collect()
+    } else {
+        store.newest_first()?.filter(is_wanted).take(limit).collect()
+    };
+    if args.json {
+        print_json(&runs.iter().map(as_json).collect(), out)?;
+    } else {
+        let is_filtered = args.failed || args.running || repository.is_some();
+        list(&runs, &store, is_filtered, out)?;
     }
     Ok(Exit::Success)
 }
 
-fn as_json(run: &Run) -> Value {
-    json!({
-        "run_id": run.id, "state": run.state.name(), "problem": run.problem,
-        "started": run.started().map(|time| time.to_string()), "finished": run.finished().map(|time| time.to_string()),
-        "exit_code": run.exit_code(), "policy": run.policy(), "denials": run.denials(), "bytes": run.bytes,
-        "command": run.command(), "transcript": run.transcript.to_string_lossy(),
+/// `guard ps`.
+pub(super) fn ps(args: &Ps, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let store = store()?;
+    let runs = store.running()?;
+    if args.json {
+        print_json(&runs.iter().map(as_json).collect(), out)?;
+    } else if runs.is_empty() {
+        writeln!(out, "no runs are running")?;
+    } else {
+        write_table(&runs, &store.ids()?, &HashMap::new(), out)?;
+    }
+    Ok(Exit::Success)
+}
+
+/// The repository that contains a directory.
+pub(super) fn repository_at(directory: &Path) -> Result<Repository, Failure> {
+    let found = if directory.is_dir() { Repository::find(directory)? } else { None };
+    found.ok_or_else(|| {
+        Failure::usage(
+            format!(
+                "{} is not in a git repository",
+                std::path::absolute(directory).unwrap_or_default().display()
+            ),
+            "change to a directory of a repository, or give one",
+        )
     })
 }
 
-fn table(runs: &[Run], store: &Store, out: &mut dyn Write) -> io::Result<()> {
-    if runs.is_empty() {
-        return writeln!(out, "no runs in {}", store.folder().display());
+fn is_in_repository(run: &Run, repository: &Repository) -> bool {
+    if let Some(directory) = run.repository() {
+        return directory == main_directory(&repository.common_dir);
     }
-    let width = runs.iter().map(|run| run.id.chars().count()).max().unwrap_or(0);
-    writeln!(
-        out,
-        "{:<width$}  {:<20}  {:<10}  {:>4}  {:<12}  {:>7}  {:>9}  COMMAND",
-        "RUN", "STARTED", "STATE", "EXIT", "POLICY", "DENIALS", "SIZE"
-    )?;
-    let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
-    for run in runs {
-        let started = run.started().map(|time| time.strftime("%Y-%m-%d %H:%M:%SZ").to_string());
-        let last = match &run.problem {
-            Some(problem) => format!("({problem})"),
-            None => run.command().join(" "),
+    // A run without a worktree, or one that an older guard recorded.
+    let is_inside = |top: &Path| run.directory().is_some_and(|directory| directory.starts_with(top));
+    repository.toplevel.as_deref().is_some_and(is_inside)
+        || Record::read(&run.folder).is_ok_and(|record| record.common_dir == repository.common_dir)
+}
+
+/// How a run ended, or what it is doing, in one or two words.
+pub(super) fn outcome(run: &Run) -> &'static str {
+    let Some(result) = run.last.as_ref().map(|event| &event.data) else {
+        return match run.state {
+            RunState::Running => "running",
+            RunState::Unreadable if run.transcript.symlink_metadata().is_err() => "not begun",
+            RunState::Unreadable => "unreadable",
+            RunState::Unfinished | RunState::Finished => "cut off",
         };
-        writeln!(
-            out,
-            "{:<width$}  {:<20}  {:<10}  {:>4}  {:<12}  {:>7}  {:>9}  {}",
-            terminal_text::escape(&run.id),
-            dash(started),
-            run.state.name(),
-            dash(run.exit_code().map(|code| code.to_string())),
-            terminal_text::escape(run.policy().unwrap_or("-")),
-            dash(run.denials().map(|count| count.to_string())),
-            size(run.bytes),
-            terminal_text::escape(&cut(&last)),
-        )?;
+    };
+    let kind = result.get("error_kind").and_then(Value::as_str).and_then(|kind| kind.parse().ok());
+    match (result.get("success").and_then(Value::as_bool), kind) {
+        (_, Some(ErrorKind::IdleTimeout | ErrorKind::Timeout)) => "timeout",
+        (_, Some(ErrorKind::Cancelled)) => "stopped",
+        (_, Some(ErrorKind::BudgetExhausted)) => "budget",
+        (_, Some(ErrorKind::MemoryExhausted)) => "memory",
+        (_, Some(ErrorKind::RecordFull)) => "record full",
+        (_, Some(ErrorKind::PolicyDenied)) => "refused",
+        (Some(true), _) => "ok",
+        (None, None) if run.exit_code() == Some(0) => "ok",
+        _ => "failed",
     }
+}
+
+fn has_failed(run: &Run) -> bool {
+    !matches!(outcome(run), "ok" | "running" | "stopped" | "not begun")
+}
+
+/// The outcome, with the exit code of a failure.
+pub(super) fn state_text(run: &Run) -> String {
+    match (outcome(run), run.exit_code()) {
+        ("failed", Some(code)) if code != 0 => format!("failed ({code})"),
+        (outcome, _) => outcome.to_string(),
+    }
+}
+
+fn as_json(run: &Run) -> Value {
+    let duration = run.duration(Timestamp::now()).map(|duration| duration.as_millis() as i64);
+    json!({
+        "run_id": run.id, "state": run.state.name(), "outcome": outcome(run), "problem": run.problem,
+        "started": run.started().map(|time| time.to_string()), "finished": run.finished().map(|time| time.to_string()),
+        "duration_ms": duration, "exit_code": run.exit_code(), "policy": run.policy(), "denials": run.denials(),
+        "repository": run.repository().map(Path::to_string_lossy), "branch": run.branch(),
+        "directory": run.directory().map(Path::to_string_lossy), "tool": run.tool(), "pid": run.supervisor_pid(),
+        "bytes": run.bytes, "command": run.command(), "transcript": run.transcript.to_string_lossy(),
+    })
+}
+
+fn list(runs: &[Run], store: &Store, is_filtered: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let ids = store.ids()?;
+    let folder = store.folder().display();
+    if ids.is_empty() {
+        writeln!(out, "no runs in {folder}")?;
+        return Ok(());
+    }
+    let sizes: HashMap<&str, u64> =
+        ids.iter().map(|id| (id.as_str(), disk_use(&store.folder().join(id)))).collect();
+    if runs.is_empty() {
+        writeln!(out, "none of the runs is like that")?;
+    } else {
+        write_table(runs, &ids, &sizes, out)?;
+    }
+    let more = match runs.len() {
+        shown if shown < ids.len() && !is_filtered => {
+            format!("; these are the newest {shown} (-n 0 shows all)")
+        }
+        _ => String::new(),
+    };
+    let count = if ids.len() == 1 { "1 run".to_string() } else { format!("{} runs", ids.len()) };
+    writeln!(out, "{count}, {} in {folder}{more}", size(sizes.values().sum()))?;
     Ok(())
 }
 
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_COMMAND) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_string(),
+/// Prints runs as a table. Without sizes, the column is left out.
+fn write_table(
+    runs: &[Run],
+    ids: &[String],
+    sizes: &HashMap<&str, u64>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let short = short_ids(&ids);
+    let now = Timestamp::now();
+    let is_terminal = io::stdout().is_terminal();
+    let column = |title, leave_out, widest, is_number, cell: &dyn Fn(&Run) -> Option<String>| {
+        let text = |run: &Run| match cell(run) {
+            Some(text) => terminal_text::one_line(&text),
+            None => "-".to_string(),
+        };
+        Column {
+            title,
+            cells: runs.iter().map(text).collect(),
+            is_number,
+            widest,
+            shrinks: title == "BRANCH",
+            leave_out,
+        }
+    };
+    let mut columns = vec![
+        column("RUN", 0, 36, false, &|run| {
+            Some(short.get(run.id.as_str()).copied().unwrap_or(&run.id).to_string())
+        }),
+        column("STARTED", 0, 20, false, &|run| {
+            let started = run.started()?;
+            Some(if is_terminal {
+                ago(now.duration_since(started))
+            } else {
+                started.strftime("%Y-%m-%d %H:%MZ").to_string()
+            })
+        }),
+        column("STATE", 0, 14, false, &|run| Some(state_text(run))),
+        column("TIME", 1, 9, true, &|run| run.duration(now).map(short_duration)),
+        column("REFUSED", 3, 7, true, &|run| run.denials().map(|count| count.to_string())),
+        column("SIZE", 5, 10, true, &|run| sizes.get(run.id.as_str()).map(|bytes| size(*bytes))),
+        column("REPOSITORY", 4, 20, false, &|run| {
+            Some(run.repository()?.file_name()?.to_string_lossy().into_owned())
+        }),
+        column("BRANCH", 0, 24, false, &|run| run.branch().map(str::to_string)),
+        column("COMMAND", 0, usize::MAX, false, &|run| {
+            Some(match &run.problem {
+                Some(problem) => format!("({problem})"),
+                None => command(run),
+            })
+        }),
+    ];
+    if sizes.is_empty() {
+        columns.retain(|column| column.title != "SIZE");
+    }
+    table::write(columns, table::width(), out)
+}
+
+/// The agent or program, with the arguments that the user gave.
+fn command(run: &Run) -> String {
+    let mut words = run.command();
+    if let (Some(first), Some(tool)) = (words.first_mut(), run.tool()) {
+        *first = tool.to_string();
+    }
+    words.join(" ")
+}
+
+/// A time in the past, to the largest unit.
+fn ago(elapsed: SignedDuration) -> String {
+    let seconds = elapsed.as_secs().max(0);
+    match seconds {
+        0..60 => format!("{seconds}s ago"),
+        60..3_600 => format!("{}m ago", seconds / 60),
+        3_600..172_800 => format!("{}h ago", seconds / 3_600),
+        _ => format!("{}d ago", seconds / 86_400),
+    }
+}
+
+fn short_duration(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs().max(0);
+    match seconds {
+        0..10 => format!("{:.1}s", duration.as_secs_f64().max(0.0)),
+        10..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
     }
 }
 
@@ -128,7 +301,7 @@ fn prune(
     let finished = runs.iter().filter(|run| run.state == RunState::Finished);
     let (mut count, mut freed) = (0, 0);
     for run in finished.skip(keep).filter(old).filter(|run| !holds_work(run)) {
-        let bytes = folder_size(&run.folder);
+        let bytes = disk_use(&run.folder);
         if !dry_run && let Err(error) = store.delete(run) {
             note(&format!("guard: note: cannot delete the run {}: {error}", run.id));
             continue;
@@ -172,7 +345,7 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
 }
 
 /// Whether a run's worktree still exists, or commits of it are nowhere else. Its record is needed to find them.
-fn holds_work(run: &Run) -> bool {
+pub(super) fn holds_work(run: &Run) -> bool {
     if !Record::exists(&run.folder) {
         return false;
     }
@@ -180,13 +353,22 @@ fn holds_work(run: &Run) -> bool {
     run.folder.join("git").exists() || Record::read(&run.folder).map_or(true, is_open)
 }
 
-/// The size of a directory's files in bytes. Counts what cannot be read as zero.
-fn folder_size(folder: &std::path::Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let size = |entry: std::fs::DirEntry| match entry.metadata() {
-        Ok(data) if data.is_dir() => folder_size(&entry.path()),
-        Ok(data) => data.len(),
-        Err(_) => 0,
-    };
-    entries.map(size).sum()
+/// The size of a run's files in bytes, of at most [`MOST_COUNTED_FILES`]. Counts what cannot be read as zero.
+pub(super) fn disk_use(folder: &Path) -> u64 {
+    let (mut bytes, mut counted) = (0, 0);
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(data) if data.is_dir() => folders.push(entry.path()),
+                Ok(data) => bytes += data.len(),
+                Err(_) => {}
+            }
+            counted += 1;
+            if counted == MOST_COUNTED_FILES {
+                return bytes;
+            }
+        }
+    }
+    bytes
 }

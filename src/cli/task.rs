@@ -2,6 +2,7 @@
 //! cancels and cleans tasks. The `pipeline` module does the work.
 
 use std::io::Write;
+use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -275,7 +276,7 @@ fn test_command(arguments: &TaskTests) -> Result<Option<Vec<String>>, Failure> {
     if argv.is_empty() { Err(invalid("the command is empty".to_string())) } else { Ok(Some(argv)) }
 }
 
-fn has_changes(top: &std::path::Path) -> bool {
+fn has_changes(top: &Path) -> bool {
     crate::workspace::has_changes(top).unwrap_or(false)
 }
 

@@ -1,6 +1,7 @@
 //! `guard task list`, `show`, `approve`, `reject`, `clean` and `cancel`: what can be done with a task besides running it.
 
 use std::io::Write;
+use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -169,16 +170,56 @@ pub(super) fn clean(
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     let mut journal = task_store.journal().map_err(failed)?;
+    let ids = if all { finished_tasks(&journal, &|_| true)? } else { ids.to_vec() };
+    clean_tasks(task_store, &mut journal, &ids, out)?;
+    Ok(Exit::Success)
+}
+
+/// Removes the finished tasks whose repository has a common directory that is meant, or only says that there are any.
+pub(super) fn clean_finished(
+    is_meant: &dyn Fn(&Path) -> bool,
+    is_removed: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let task_store = super::task::task_store()?;
+    if !task_store.tasks.exists() {
+        return Ok(());
+    }
+    let mut journal = task_store.journal().map_err(failed)?;
+    let ids = finished_tasks(&journal, is_meant)?;
+    if is_removed {
+        return clean_tasks(&task_store, &mut journal, &ids, out);
+    }
+    if !ids.is_empty() {
+        writeln!(
+            out,
+            "{} finished tasks have worktrees; `guard task clean ID` or `guard worktree clean --all` removes them",
+            ids.len()
+        )?;
+    }
+    Ok(())
+}
+
+fn finished_tasks(journal: &Journal, is_meant: &dyn Fn(&Path) -> bool) -> Result<Vec<String>, Failure> {
     let is_finished =
         |task: &TaskRow| matches!(Status::parse(&task.status), Some(Status::Succeeded | Status::Cancelled));
-    let ids = if all {
-        let tasks = journal.tasks().map_err(failed)?;
-        tasks.into_iter().filter(is_finished).map(|task| task.id).collect()
-    } else {
-        ids.to_vec()
+    let is_there = |task: &TaskRow| {
+        let settings = serde_json::from_value::<TaskSettings>(task.setting.clone());
+        // A task without readable settings belongs to no repository.
+        is_meant(settings.as_ref().map_or(Path::new(""), |settings| &settings.tree.common_dir))
     };
-    for id in &ids {
-        let cleaned = pipeline::clean(task_store, &mut journal, id).map_err(failed)?;
+    let tasks = journal.tasks().map_err(failed)?.into_iter();
+    Ok(tasks.filter(|task| is_finished(task) && is_there(task)).map(|task| task.id).collect())
+}
+
+fn clean_tasks(
+    task_store: &TaskStore,
+    journal: &mut Journal,
+    ids: &[String],
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    for id in ids {
+        let cleaned = pipeline::clean(task_store, journal, id).map_err(failed)?;
         let branch = if cleaned.is_branch_gone { "and its branch are" } else { "is" };
         writeln!(out, "{}: the worktree of {} {branch} removed", cleaned.id, cleaned.branch)?;
         if !cleaned.is_branch_gone {
@@ -192,7 +233,7 @@ pub(super) fn clean(
             writeln!(out, "  uncommitted changes are saved at {kept}")?;
         }
     }
-    Ok(Exit::Success)
+    Ok(())
 }
 
 pub(super) fn cancel(task_store: &TaskStore, id: &str, out: &mut dyn Write) -> Result<Exit, Failure> {

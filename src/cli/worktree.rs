@@ -5,18 +5,24 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::args::Worktree;
 use super::exit_code::Exit;
 use super::log::store;
 use super::policy::print_json;
+use super::run_reference::{Candidate, pick, short_ids};
+use super::table::{self, Column};
 use super::{Failure, note};
 use crate::terminal_text;
 use crate::workspace::{
     self, DisposeReport, Entry, KeepPolicy, Limits, OtherRef, ReceiveError, Received, Repository, State,
     Workspace, WorkspaceError,
 };
+
+/// The width of the columns before the path in `guard worktree list`, at most.
+const LONGEST_BEFORE_PATH: usize = 76;
 
 pub(super) fn run(args: &Worktree, out: &mut dyn Write) -> Result<Exit, Failure> {
     match args {
@@ -29,7 +35,10 @@ pub(super) fn run(args: &Worktree, out: &mut dyn Write) -> Result<Exit, Failure>
         }
         Worktree::Diff { run, stat } => diff(run, *stat, out),
         Worktree::MergePreview { run, into, json } => preview(run, into.as_deref(), *json, out),
-        Worktree::Clean { runs, all, json } => clean(runs, *all, *json, out),
+        Worktree::Clean { runs, all, all_repositories, dry_run, json } => {
+            let (all, all_repositories, dry_run, json) = (*all, *all_repositories, *dry_run, *json);
+            clean(&CleanRequest { runs, all, all_repositories, dry_run, json }, out)
+        }
         Worktree::Receive { run, max_mib, json } => receive(run, *max_mib, *json, out),
     }
 }
@@ -70,30 +79,46 @@ pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::
     }
 }
 
-/// Finds a workspace by its run, a unique beginning or end of its id, or its branch.
+/// Finds a workspace by its run: its id, a part of the id, its branch or name, or `@`.
 fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
-    let known: Vec<(PathBuf, workspace::Record)> =
+    let mut known: Vec<(PathBuf, workspace::Record)> =
         entries()?.into_iter().filter_map(|entry| Some((entry.run_folder, entry.record.ok()?))).collect();
-    let branch = |record: &workspace::Record| record.branch.trim_start_matches("refs/heads/").to_string();
-    let tests: [&dyn Fn(&workspace::Record) -> bool; 3] = [
-        &|record| record.run_id == name,
-        &|record| branch(record) == name && record.state != State::Removed,
-        &|record| !name.is_empty() && (record.run_id.starts_with(name) || record.run_id.ends_with(name)),
-    ];
-    for test in tests {
-        let mut matching = known.iter().filter(|(_, record)| test(record));
-        match (matching.next(), matching.next()) {
-            (None, _) => {}
-            (Some(one), None) => return Ok(one.clone()),
-            (Some(_), Some(_)) => {
-                return Err(Failure::usage(format!("{name:?} matches several runs"), "give more of the id"));
-            }
+    let candidate = |(_, record): &(PathBuf, workspace::Record)| {
+        // The branch of a removed worktree may belong to somebody else by now.
+        let branch = (record.state != State::Removed).then(|| short_branch(record).to_string());
+        Candidate {
+            id: record.run_id.clone(),
+            branch,
+            repository: Some(workspace::main_directory(&record.common_dir).to_path_buf()),
+            started: time_of(&record.run_id),
         }
-    }
-    Err(Failure::usage(
-        format!("no run with a worktree matches {name:?}"),
-        "`guard worktree list --all` lists the runs with worktrees",
-    ))
+    };
+    let candidates: Vec<Candidate> = known.iter().map(candidate).collect();
+    // `@` is the newest run that still has a worktree.
+    let open: Vec<usize> = (0..known.len()).filter(|&index| candidates[index].branch.is_some()).collect();
+    let found = match name.strip_prefix('@') {
+        Some(_) => {
+            let candidates: Vec<Candidate> = open.iter().map(|&index| candidates[index].clone()).collect();
+            pick(name, &candidates).map(|found| open[found])
+        }
+        None => pick(name, &candidates),
+    };
+    found.map(|found| known.swap_remove(found)).map_err(|failure| match failure {
+        Failure::Usage { message, .. } => {
+            Failure::usage(message, "`guard worktree list --all` lists the runs with worktrees")
+        }
+        other => other,
+    })
+}
+
+/// The time in an id that guard made.
+fn time_of(id: &str) -> Option<Timestamp> {
+    let (seconds, nanoseconds) = uuid::Uuid::try_parse(id).ok()?.get_timestamp()?.to_unix();
+    Timestamp::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?).ok()
+}
+
+fn short_branch(record: &workspace::Record) -> &str {
+    record.branch.trim_start_matches("refs/heads/")
 }
 
 fn short(id: &str) -> &str {
@@ -127,23 +152,36 @@ fn list(all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
         writeln!(out, "no worktrees of runs")?;
         return Ok(Exit::Success);
     }
-    writeln!(out, "{:<36}  {:<10}  {:<10}  {:<28}  WORKTREE", "RUN", "STATE", "TIP", "BRANCH")?;
+    let ids = store()?.ids()?;
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let short_id = short_ids(&ids);
+    let mut rows = Vec::new();
     for entry in &entries {
         match &entry.record {
             Err(error) => note(&format!("guard: note: {error}")),
-            Ok(record) => {
-                let state = if entry.is_busy { "in use" } else { record.state.name() };
-                let tip = if record.tip == record.base { "-" } else { short(&record.tip) };
-                writeln!(
-                    out,
-                    "{:<36}  {state:<10}  {tip:<10}  {:<28}  {}",
-                    terminal_text::escape(&record.run_id),
-                    terminal_text::escape(record.branch.trim_start_matches("refs/heads/")),
-                    terminal_text::escape(&record.worktree.to_string_lossy()),
-                )?;
-            }
+            Ok(record) => rows.push((record, entry.is_busy)),
         }
     }
+    let column = |title, leave_out, widest, cell: &dyn Fn(&workspace::Record, bool) -> String| {
+        let cells = rows.iter().map(|(record, is_busy)| terminal_text::one_line(&cell(record, *is_busy)));
+        Column { title, cells: cells.collect(), is_number: false, widest, shrinks: false, leave_out }
+    };
+    let columns = vec![
+        column("RUN", 0, 36, &|record, _| {
+            short_id.get(record.run_id.as_str()).copied().unwrap_or(&record.run_id).to_string()
+        }),
+        column("STATE", 0, 10, &|record, is_busy| {
+            if is_busy { "in use" } else { record.state.name() }.to_string()
+        }),
+        column("TIP", 1, 10, &|record, _| {
+            if record.tip == record.base { "-" } else { short(&record.tip) }.to_string()
+        }),
+        column("BRANCH", 0, 40, &|record, _| short_branch(record).to_string()),
+        // Paths are for copying, so they are never cut.
+        column("WORKTREE", 0, usize::MAX, &|record, _| record.worktree.to_string_lossy().into_owned()),
+    ];
+    let longest = rows.iter().map(|(record, _)| record.worktree.as_os_str().len()).max().unwrap_or(0);
+    table::write(columns, table::width().max(longest + LONGEST_BEFORE_PATH), out)?;
     Ok(Exit::Success)
 }
 
@@ -224,30 +262,63 @@ fn disposed_json(run: &str, report: &DisposeReport) -> Value {
     })
 }
 
-fn clean(runs: &[String], all: bool, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
+/// What `guard worktree clean` was asked for.
+struct CleanRequest<'a> {
+    runs: &'a [String],
+    all: bool,
+    all_repositories: bool,
+    dry_run: bool,
+    json: bool,
+}
+
+impl CleanRequest<'_> {
+    /// The common directory of the repository to clean; `None` means all repositories.
+    fn repository(&self) -> Result<Option<PathBuf>, Failure> {
+        if self.all_repositories {
+            return Ok(None);
+        }
+        let directory = std::env::current_dir()?;
+        let found = workspace::Repository::find(&directory)?;
+        let found = found.ok_or_else(|| {
+            Failure::usage(
+                format!("{} is not in a git repository", directory.display()),
+                "change to a repository, name the runs to remove, or give --all-repositories",
+            )
+        })?;
+        Ok(Some(found.common_dir))
+    }
+}
+
+fn clean(request: &CleanRequest<'_>, out: &mut dyn Write) -> Result<Exit, Failure> {
     // Named workspaces are removed, and with `--all` every one that is not in use. Otherwise only those with nothing
     // new, or those that were interrupted.
-    let (folders, disposal): (Vec<PathBuf>, KeepPolicy) = if runs.is_empty() {
-        let open = entries()?.into_iter().filter(|entry| {
-            !entry.is_busy && entry.record.as_ref().is_ok_and(|record| record.state != State::Removed)
-        });
+    let mut repository = None;
+    let (folders, disposal): (Vec<PathBuf>, KeepPolicy) = if request.runs.is_empty() {
+        repository = request.repository()?;
+        let is_meant = |record: &workspace::Record| {
+            record.state != State::Removed
+                && repository.as_ref().is_none_or(|repository| record.common_dir == *repository)
+        };
+        let open = entries()?
+            .into_iter()
+            .filter(|entry| !entry.is_busy && entry.record.as_ref().is_ok_and(is_meant));
         (
             open.map(|entry| entry.run_folder).collect(),
-            if all { KeepPolicy::Discard } else { KeepPolicy::Auto },
+            if request.all { KeepPolicy::Discard } else { KeepPolicy::Auto },
         )
     } else {
-        let found = runs.iter().map(|run| find(run).map(|(folder, _)| folder));
+        let found = request.runs.iter().map(|run| find(run).map(|(folder, _)| folder));
         (found.collect::<Result<_, _>>()?, KeepPolicy::Discard)
     };
     let mut results = Vec::new();
     let mut failed = false;
     for folder in folders {
-        match clean_one(&folder, disposal) {
-            Ok((run, report)) => {
-                if !json {
-                    write_disposed(&run, &report, out)?;
+        match clean_one(&folder, disposal, request.dry_run) {
+            Ok((record, report)) => {
+                if !request.json {
+                    write_disposed(&record, &report, request.dry_run, out)?;
                 }
-                results.push(disposed_json(&run, &report));
+                results.push(disposed_json(&record.run_id, &report));
             }
             Err(error) => {
                 failed = true;
@@ -258,20 +329,53 @@ fn clean(runs: &[String], all: bool, json: bool, out: &mut dyn Write) -> Result<
             }
         }
     }
-    if json {
+    if request.json {
         print_json(&Value::Array(results), out)?;
+    } else if request.runs.is_empty() {
+        if results.is_empty() && !failed {
+            writeln!(out, "no worktrees of runs to remove")?;
+        }
+        out.flush()?;
+        let is_meant = |common_dir: &Path| repository.as_ref().is_none_or(|wanted| common_dir == wanted);
+        super::task_admin::clean_finished(&is_meant, request.all && !request.dry_run, out)?;
     }
     Ok(if failed { Exit::Problem } else { Exit::Success })
 }
 
-fn clean_one(folder: &Path, disposal: KeepPolicy) -> Result<(String, DisposeReport), WorkspaceError> {
+fn clean_one(
+    folder: &Path,
+    disposal: KeepPolicy,
+    dry_run: bool,
+) -> Result<(workspace::Record, DisposeReport), WorkspaceError> {
     let mut workspace = Workspace::load(folder)?;
-    let report = workspace.dispose(disposal)?;
-    Ok((workspace.record().run_id.clone(), report))
+    let report = if dry_run {
+        let kept = workspace.record().here || disposal == KeepPolicy::Auto && workspace.holds_new_work()?;
+        DisposeReport { kept, ..DisposeReport::default() }
+    } else {
+        workspace.dispose(disposal)?
+    };
+    Ok((workspace.record().clone(), report))
 }
 
-fn write_disposed(run: &str, report: &DisposeReport, out: &mut dyn Write) -> Result<(), Failure> {
-    writeln!(out, "{run}: {}", if report.kept { "kept" } else { "removed" })?;
+fn write_disposed(
+    record: &workspace::Record,
+    report: &DisposeReport,
+    dry_run: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let done = match (report.kept, dry_run) {
+        (true, false) => "kept",
+        (true, true) => "would be kept",
+        (false, false) => "removed",
+        (false, true) => "would be removed",
+    };
+    writeln!(
+        out,
+        "{}: {done}: {} in {}",
+        terminal_text::escape(&record.run_id),
+        terminal_text::escape(short_branch(record)),
+        terminal_text::escape(&record.worktree.to_string_lossy()),
+    )?;
     for name in &report.saved {
         writeln!(out, "  its work is saved under {name}")?;
     }

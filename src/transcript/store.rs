@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use nix::fcntl::{FcntlArg, fcntl};
 use serde_json::Value;
 
@@ -112,6 +112,47 @@ impl Run {
         policy.as_str().or_else(|| policy.get("name")?.as_str())
     }
 
+    /// The branch that the run works on, without `refs/heads/`.
+    pub fn branch(&self) -> Option<&str> {
+        self.first.as_ref()?.data.get("branch")?.as_str()
+    }
+
+    /// The repository that the run works on: its main working tree, or the bare repository.
+    pub fn repository(&self) -> Option<&Path> {
+        self.first.as_ref()?.data.get("repository")?.as_str().map(Path::new)
+    }
+
+    /// The directory that the run works in.
+    pub fn directory(&self) -> Option<&Path> {
+        self.first.as_ref()?.data.get("folder")?.as_str().map(Path::new)
+    }
+
+    /// The name of the agent, or of the program if guard does not know it as an agent.
+    pub fn tool(&self) -> Option<&str> {
+        let of_result = self.last.as_ref().and_then(|event| event.data.get("tool")).and_then(Value::as_str);
+        let of_start = || self.first.as_ref()?.data.get("program")?.as_str();
+        let tool = of_result.filter(|tool| !tool.is_empty()).or_else(of_start)?;
+        Some(tool.rsplit('/').next().unwrap_or(tool))
+    }
+
+    /// How long the run took, or has taken until now.
+    pub fn duration(&self, now: Timestamp) -> Option<SignedDuration> {
+        let end = match self.state {
+            RunState::Finished => self.finished()?,
+            RunState::Running => now,
+            RunState::Unfinished | RunState::Unreadable => return None,
+        };
+        Some(end.duration_since(self.started()?))
+    }
+
+    /// The PID of the guard process that supervises the run. `None` if the run is not running, or if the process that
+    /// locks the transcript is not the one that began it, as in another PID namespace.
+    pub fn supervisor_pid(&self) -> Option<i32> {
+        let holder = open_file(&self.transcript).and_then(|file| lock_holder(&file)).ok()??;
+        let began = self.first.as_ref()?.data.get("pid")?.as_i64()?;
+        (i64::from(holder) == began).then_some(holder)
+    }
+
     /// The agent's exit code.
     pub fn exit_code(&self) -> Option<i64> {
         self.last.as_ref()?.data.get("exit_code")?.as_i64()
@@ -120,6 +161,14 @@ impl Run {
     /// The number of denials that the result lists.
     pub fn denials(&self) -> Option<usize> {
         Some(self.last.as_ref()?.data.get("denials")?.as_array()?.len())
+    }
+
+    /// Reads the run at a path: its directory, or its transcript.
+    pub fn at(path: &Path) -> Self {
+        if path.is_dir() {
+            return Self::read(path);
+        }
+        Self::read_file(path.parent().unwrap_or(path), path.to_path_buf())
     }
 
     /// Reads the state of the run in a directory.
@@ -158,7 +207,7 @@ impl Run {
         };
         // Check the lock before reading the last line: a run that ends in between is then seen as running or
         // finished, never as unfinished.
-        let running = is_locked(&file)?;
+        let running = lock_holder(&file)?.is_some();
         self.bytes = file.metadata()?.len();
         self.last = last_line(&mut file, self.bytes)?
             .and_then(|line| serde_json::from_slice(&line).ok())
@@ -199,7 +248,7 @@ impl Run {
 
     /// Whether the supervisor is still writing the transcript.
     pub fn is_running(&self) -> bool {
-        open_file(&self.transcript).and_then(|file| is_locked(&file)).unwrap_or(false)
+        is_locked(&self.transcript)
     }
 }
 
@@ -253,11 +302,16 @@ pub(super) fn lock(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether another process is writing the file.
-fn is_locked(file: &File) -> io::Result<bool> {
+/// Whether another process is writing the transcript.
+fn is_locked(transcript: &Path) -> bool {
+    open_file(transcript).and_then(|file| lock_holder(&file)).is_ok_and(|holder| holder.is_some())
+}
+
+/// The PID of another process that is writing the file; 0 if it is in another PID namespace.
+fn lock_holder(file: &File) -> io::Result<Option<i32>> {
     let mut found = whole_file(libc::F_RDLCK);
     fcntl(file, FcntlArg::F_GETLK(&mut found))?;
-    Ok(found.l_type != libc::F_UNLCK as libc::c_short)
+    Ok((found.l_type != libc::F_UNLCK as libc::c_short).then_some(found.l_pid))
 }
 
 /// Why a run was not found.
@@ -292,6 +346,11 @@ fn shown(candidates: &[String]) -> String {
     format!("{}{more}", candidates[..candidates.len().min(5)].join(", "))
 }
 
+/// Whether an id is a version 7 UUID, which begins with the time.
+fn sorts_by_time(id: &str) -> bool {
+    uuid::Uuid::try_parse(id).is_ok_and(|id| id.get_version_num() == 7)
+}
+
 /// The directory of all runs.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -317,7 +376,29 @@ impl Store {
     /// Lists all runs, the newest first and unreadable ones last.
     pub fn list(&self) -> Result<Vec<Run>, FindError> {
         let mut runs: Vec<Run> =
-            self.names()?.into_iter().map(|name| Run::read(&self.folder.join(name))).collect();
+            self.ids()?.into_iter().map(|name| Run::read(&self.folder.join(name))).collect();
+        runs.sort_by(|a, b| (b.started(), &b.id).cmp(&(a.started(), &a.id)));
+        Ok(runs)
+    }
+
+    /// The runs, the newest first. Each is read when the iterator reaches it: the ids that guard makes sort by time, so
+    /// the newest runs are found without reading the others.
+    pub fn newest_first(&self) -> Result<Box<dyn Iterator<Item = Run> + '_>, FindError> {
+        let ids = self.ids()?;
+        if !ids.iter().all(|id| sorts_by_time(id)) {
+            return Ok(Box::new(self.list()?.into_iter()));
+        }
+        Ok(Box::new(ids.into_iter().rev().map(|id| Run::read(&self.folder.join(id)))))
+    }
+
+    /// The runs whose supervisor is writing the transcript, the newest first.
+    pub fn running(&self) -> Result<Vec<Run>, FindError> {
+        let folders = self.ids()?.into_iter().map(|id| self.folder.join(id));
+        let mut runs: Vec<Run> = folders
+            .filter(|folder| is_locked(&folder.join(FILE)))
+            .map(|folder| Run::read(&folder))
+            .filter(|run| run.state == RunState::Running)
+            .collect();
         runs.sort_by(|a, b| (b.started(), &b.id).cmp(&(a.started(), &a.id)));
         Ok(runs)
     }
@@ -330,13 +411,9 @@ impl Store {
             return newest.ok_or_else(|| FindError::Empty(self.folder.clone()));
         };
         if name.contains('/') {
-            let path = Path::new(name);
-            if path.is_dir() {
-                return Ok(Run::read(path));
-            }
-            return Ok(Run::read_file(path.parent().unwrap_or(path), path.to_path_buf()));
+            return Ok(Run::at(Path::new(name)));
         }
-        let names = self.names()?;
+        let names = self.ids()?;
         let matching = |test: &dyn Fn(&str) -> bool| -> Vec<String> {
             names.iter().filter(|candidate| test(candidate)).cloned().collect()
         };
@@ -405,7 +482,8 @@ impl Store {
         Ok(())
     }
 
-    fn names(&self) -> Result<Vec<String>, FindError> {
+    /// The ids of all runs, sorted.
+    pub fn ids(&self) -> Result<Vec<String>, FindError> {
         let failed = |error| FindError::Folder { folder: self.folder.clone(), error };
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,

@@ -41,7 +41,7 @@ pub use dispose::{DisposeReport, KeepPolicy};
 pub use git::command::GitError;
 pub use git::refs::RefError;
 pub use git::remote::{Pushed, RemoteUrls, without_credentials};
-pub use git::repository::{Head, Repository, files_at};
+pub use git::repository::{Head, Repository, files_at, main_directory};
 pub use inspect::{Entry, Preview, diff, list, newest, preview};
 pub use receive::tree_size::TreeSizeError;
 pub use receive::{Commit, Limits, OtherRef, ReceiveError, Received};

@@ -12,4 +12,5 @@ mod policy_commands;
 mod repository;
 mod run;
 mod take_over;
+mod runs;
 mod terminal;

@@ -71,6 +71,9 @@ pub(super) fn attach(
             "branch": plan.checkout.as_ref().map(|checkout| &checkout.branch),
             "worktree": plan.checkout.as_ref().map(|checkout| checkout.worktree.to_string_lossy()),
             "base": plan.checkout.as_ref().map(|checkout| &checkout.base),
+            "repository": plan.checkout.as_ref().map(|checkout| {
+                crate::workspace::main_directory(&checkout.common_dir).to_string_lossy()
+            }),
             "leaves_changes_behind": plan.checkout.as_ref().map(|checkout| checkout.leaves_changes_behind),
         }),
     );

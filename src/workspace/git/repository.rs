@@ -62,6 +62,12 @@ pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 const REV_PARSE_QUERIES: [&str; 4] =
     ["--is-bare-repository", "--is-shallow-repository", "--show-object-format", "--show-ref-format"];
 
+/// The directory that names a repository: the parent of its `.git`, or the common directory itself.
+pub fn main_directory(common_dir: &Path) -> &Path {
+    let is_dot_git = common_dir.file_name() == Some(OsStr::new(".git"));
+    common_dir.parent().filter(|_| is_dot_git).unwrap_or(common_dir)
+}
+
 impl Repository {
     /// Finds the repository that contains a directory; `None` if no repository contains it.
     pub fn find(dir: &Path) -> Result<Option<Self>, WorkspaceError> {
@@ -202,9 +208,7 @@ impl Repository {
         {
             return top.clone();
         }
-        let is_dot_git = self.common_dir.file_name() == Some(OsStr::new(".git"));
-        let parent = self.common_dir.parent().filter(|_| is_dot_git);
-        parent.unwrap_or(&self.common_dir).to_path_buf()
+        main_directory(&self.common_dir).to_path_buf()
     }
 
     /// Builds a git call in this repository with the user's configuration.

@@ -1,0 +1,87 @@
+//! `guard attach`: prints what a run has printed and prints, and exits with its exit code. It only reads the transcript, so
+//! that nothing here can disturb the run.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use super::exit_code::Exit;
+use super::log::{open, unreadable};
+use super::run_reference::find;
+use super::runs_args::Attach;
+use super::terminal_filter::Screen;
+use super::{Failure, note};
+use crate::outcome::RunResult;
+use crate::sys::signals;
+use crate::terminal_text;
+use crate::transcript::{Event, EventType, Run, Step};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+pub(super) fn run(args: &Attach, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let run = find(Some(&args.run))?;
+    let mut screen = io::stdout().is_terminal().then(Screen::default);
+    let exit = follow(&run, &mut screen, out);
+    if screen.is_some() {
+        out.write_all(Screen::RESTORE)?;
+    }
+    exit
+}
+
+fn follow(run: &Run, screen: &mut Option<Screen>, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let mut reader = open(run)?;
+    // From here on, Ctrl-C detaches. Otherwise it could end guard within an escape sequence.
+    let end_signals = signals::end_signals();
+    end_signals.thread_block().map_err(io::Error::from)?;
+    // True once the supervisor is gone. One more read follows, because it may have written a line in between.
+    let mut is_gone = false;
+    loop {
+        match reader.step().map_err(|error| unreadable(run, &error))? {
+            Step::Event(event) if event.event_type == EventType::RunFinished => {
+                out.flush()?;
+                return Ok(exit_of(&event));
+            }
+            Step::Event(event) => {
+                print(&event, screen, out)?;
+                if signals::pending_end_signal().is_none() {
+                    continue;
+                }
+            }
+            Step::Bad(_) => continue,
+            Step::End { .. } if is_gone => {
+                out.flush()?;
+                note(&format!("guard: {}: its guard was killed before the run ended", run.id));
+                return Ok(Exit::OwnFailure);
+            }
+            Step::End { .. } => {
+                out.flush()?;
+                is_gone = !run.is_running();
+            }
+        }
+        let wait = if is_gone { Duration::ZERO } else { POLL_INTERVAL };
+        if signals::wait_for(&end_signals, Some(wait)).is_some() {
+            out.flush()?;
+            let id = terminal_text::escape(&run.id);
+            note(&format!("\nguard: detached; the run continues (guard attach {id}, guard stop {id})"));
+            return Ok(Exit::Code(128 + nix::sys::signal::Signal::SIGINT as u8));
+        }
+    }
+}
+
+fn print(event: &Event, screen: &mut Option<Screen>, out: &mut dyn Write) -> io::Result<()> {
+    if event.event_type == EventType::TranscriptCut {
+        note(&format!("guard: note: {}", terminal_text::escape(&event.message)));
+    }
+    let Some((_, bytes)) = event.output() else { return Ok(()) };
+    match screen {
+        Some(screen) => out.write_all(&screen.drawn(&bytes)),
+        None => out.write_all(&bytes),
+    }
+}
+
+/// The exit code that `guard run` had.
+fn exit_of(event: &Event) -> Exit {
+    match serde_json::from_value::<RunResult>(event.data.clone()) {
+        Ok(result) => super::run::exit_of(&result),
+        Err(_) => Exit::OwnFailure,
+    }
+}

@@ -1,0 +1,126 @@
+//! `guard stop`: asks the guard processes of runs to end them, and waits until they have. Signals only a process that
+//! holds the lock on the run's transcript.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use super::exit_code::Exit;
+use super::log::store;
+use super::policy::print_json;
+use super::run_reference::{find, short_ids};
+use super::runs::{outcome, state_text};
+use super::runs_args::Stop;
+use super::{Failure, note};
+use crate::terminal_text;
+use crate::transcript::{Run, RunState};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+pub(super) fn run(args: &Stop, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let store = store()?;
+    let runs: Vec<Run> = if args.all {
+        store.running()?
+    } else {
+        let mut runs: Vec<Run> = Vec::new();
+        for name in &args.runs {
+            let run = find(Some(name))?;
+            if !runs.iter().any(|known| known.id == run.id) {
+                runs.push(run);
+            }
+        }
+        runs
+    };
+    if runs.is_empty() && !args.json {
+        writeln!(out, "no runs are running")?;
+    }
+    let ids = store.ids()?;
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let short = short_ids(&ids);
+    // All are asked before any is waited for.
+    let problems: Vec<Option<String>> = runs.iter().map(|run| ask_to_end(run, args.now)).collect();
+    let deadline = Instant::now().checked_add(Duration::from_secs(args.wait));
+    let mut exit = Exit::Success;
+    let mut results = Vec::new();
+    for (run, problem) in runs.iter().zip(problems) {
+        let was_running = run.state == RunState::Running;
+        let problem = problem.or_else(|| await_end(run, deadline).err());
+        let now = Run::at(&run.transcript);
+        if problem.is_some() {
+            exit = Exit::Problem;
+        }
+        let name = terminal_text::escape(short.get(run.id.as_str()).copied().unwrap_or(&run.id)).into_owned();
+        let branch = run.branch().map(|branch| format!(" ({})", terminal_text::escape(branch)));
+        let name = format!("{name}{}", branch.unwrap_or_default());
+        match (&problem, args.json) {
+            (_, true) => results.push(json!({
+                "run_id": run.id, "was_running": was_running, "outcome": outcome(&now), "exit_code": now.exit_code(),
+                "problem": problem,
+            })),
+            (Some(problem), false) => note(&format!("guard: {name}: {problem}")),
+            (None, false) if was_running => writeln!(out, "{name}: ended, {}", ending(&now))?,
+            (None, false) => writeln!(out, "{name}: had already ended, {}", ending(&now))?,
+        }
+    }
+    if args.json {
+        print_json(&serde_json::Value::Array(results), out)?;
+    }
+    Ok(exit)
+}
+
+/// Signals the run's supervisor. Returns why that is not possible.
+fn ask_to_end(run: &Run, now: bool) -> Option<String> {
+    match run.state {
+        RunState::Finished | RunState::Unfinished => return None,
+        RunState::Unreadable => {
+            let problem = run.problem.as_deref().unwrap_or("its transcript cannot be read");
+            return Some(format!("guard cannot tell whether it is running: {problem}"));
+        }
+        RunState::Running => {}
+    }
+    let Some(pid) = run.supervisor_pid() else {
+        // It may have ended in the meantime.
+        return run.is_running().then(|| {
+            "its guard process is not visible here; stop it where it was started, such as in its container"
+                .to_string()
+        });
+    };
+    // The second signal ends the time that the command has after the first.
+    for _ in 0..if now { 2 } else { 1 } {
+        match kill(Pid::from_raw(pid), Signal::SIGTERM) {
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+            Err(error) => return Some(format!("cannot signal its guard process {pid}: {error}")),
+        }
+        if now {
+            // Two pending signals of the same kind would be one.
+            std::thread::sleep(POLL_INTERVAL * 5);
+        }
+    }
+    None
+}
+
+fn await_end(run: &Run, deadline: Option<Instant>) -> Result<(), String> {
+    while run.is_running() {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(
+                "still running; `guard stop --now` ends it at once, --wait TIME waits longer".to_string()
+            );
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+/// How a run ended, for a message.
+fn ending(run: &Run) -> String {
+    let commits = run.last.as_ref().and_then(|event| event.data.get("commits")?.as_array());
+    let commits = match commits.map_or(0, Vec::len) {
+        0 => String::new(),
+        1 => ", 1 commit received".to_string(),
+        count => format!(", {count} commits received"),
+    };
+    format!("{}{commits}", state_text(run))
+}

@@ -1,0 +1,279 @@
+//! Runs as things: listing, naming, stopping, following and cleaning up.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::log::transcript;
+use crate::support::{Scratch, guard, text};
+
+/// A new user's home with a repository, and a shell in which they type.
+struct UserShell {
+    scratch: Scratch,
+    project: PathBuf,
+}
+
+impl UserShell {
+    fn new(name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let project = scratch.0.join("home/project");
+        std::fs::create_dir_all(&project).unwrap();
+        let user = Self { scratch, project };
+        user.types(
+            "git init -q -b main && git config user.name U && git config user.email u@example.org &&
+             echo hello > README.md && git add . && git commit -qm first",
+        );
+        user
+    }
+
+    /// Types commands into a shell in the project. Returns everything printed, and the exit code.
+    fn ends(&self, script: &str) -> (String, i32) {
+        let guard = PathBuf::from(env!("CARGO_BIN_EXE_guard"));
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard.parent().unwrap().display());
+        let output = Command::new("timeout")
+            .args(["120", "bash", "-c", &format!("exec 2>&1\n{script}")])
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", self.scratch.0.join("home"))
+            .current_dir(&self.project)
+            .output()
+            .unwrap();
+        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
+    }
+
+    fn types(&self, script: &str) -> String {
+        let (printed, code) = self.ends(script);
+        assert_eq!(code, 0, "{script}\n{printed}");
+        printed
+    }
+
+    fn sees(&self, script: &str, wanted: &[&str]) {
+        let (printed, _) = self.ends(script);
+        for text in wanted {
+            assert!(printed.contains(text), "{script}\ndoes not print {text:?}:\n{printed}");
+        }
+    }
+
+    fn kept_runs(&self) -> Vec<PathBuf> {
+        let runs = self.scratch.0.join("home/.local/state/guard/runs");
+        let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+}
+
+#[test]
+fn a_run_is_named_in_many_ways() {
+    let user = UserShell::new("runs-names");
+    user.types("guard run -q --name first -- bash -c 'echo one; echo 1 > a; git add a; git commit -qm a'");
+    user.types("guard run -q --name second -- bash -c 'echo two; echo 2 > b; git add b; git commit -qm b'");
+    let replay = |name: &str| user.types(&format!("guard replay {name} --speed max"));
+    assert_eq!(replay("task/first"), "one\n");
+    assert_eq!(replay("first"), "one\n");
+    assert_eq!(replay("@"), "two\n");
+    assert_eq!(replay("@2"), "one\n");
+    // The first column of the tables is a name, too.
+    assert_eq!(replay("$(guard runs | awk '/task.first/ { print $1 }')"), "one\n");
+    assert_eq!(replay("$(guard worktree list | awk '/task.second/ { print $1 }')"), "two\n");
+    user.types("cp -r $(dirname $(guard runs --json | jq -r '.[0].transcript')) copy");
+    assert_eq!(replay("./copy"), "two\n");
+    assert_eq!(replay("copy/transcript.jsonl"), "two\n");
+    // The other commands take the same names.
+    user.types("guard verify first && guard log second > /dev/null && guard why first");
+    user.sees("guard worktree diff first --stat", &["a | 1 +"]);
+    user.sees("guard worktree diff @ --stat", &["b | 1 +"]);
+    user.sees("cat $(guard worktree path second)/b", &["2"]);
+    user.sees("guard log frist", &["no run matches \"frist\"; similar runs:", "task/first  started 20"]);
+    user.sees(
+        "guard log 0; guard log @9",
+        &["matches 2 runs:", "task/second  started 20", "there are fewer runs"],
+    );
+    user.types("guard log nothing-like-that; test $? = 2");
+    // Another repository with a branch of the same name: the current one is meant.
+    user.types(
+        "git clone -q . ../other && cd ../other && git config user.name U && git config user.email u@example.org &&
+         guard run -q --name first -- bash -c 'echo other; echo 3 > c; git add c; git commit -qm c' &&
+         test $(guard replay first --speed max) = other && cd ../project &&
+         test $(guard replay first --speed max) = one",
+    );
+    user.sees("cd / && guard replay first", &["\"first\" matches 2 runs"]);
+}
+
+#[test]
+fn runs_are_listed_and_filtered() {
+    let user = UserShell::new("runs-list");
+    user.types("guard run -q --name good -- bash -c 'echo x > x'");
+    user.types("guard run -q --name bad -- bash -c 'echo y > y; exit 3'; test $? = 3");
+    user.types("mkdir ../plain && cd ../plain && guard run -q -- true");
+    user.sees("guard runs", &["3 runs, ", "home/.local/state/guard/runs", "failed (3)", "task/bad", "ok"]);
+    user.sees("guard runs --failed", &["task/bad"]);
+    let listed = |options: &str| -> Value {
+        serde_json::from_str(&user.types(&format!("guard runs --json {options}"))).unwrap()
+    };
+    let count = |options: &str| listed(options).as_array().unwrap().len();
+    assert_eq!((count(""), count("--failed"), count("--repo"), count("-n 1")), (3, 1, 2, 1));
+    assert_eq!((count("--repo ../project"), count("--running")), (2, 0));
+    let bad = listed("--failed")[0].clone();
+    assert_eq!(bad["outcome"], "failed");
+    assert_eq!(bad["branch"], "task/bad");
+    assert_eq!(bad["repository"], user.project.to_str().unwrap());
+    assert_eq!(bad["tool"], "bash");
+    assert!(bad["duration_ms"].as_i64().is_some_and(|duration| duration > 0), "{bad}");
+    user.sees("guard ps", &["no runs are running"]);
+    user.sees("guard runs --repo ../plain", &["plain is not in a git repository", "hint:"]);
+    // Narrow and wide terminals.
+    for columns in [60, 80, 120] {
+        let table = user.types(&format!("COLUMNS={columns} guard runs | grep -v ' runs, '"));
+        assert!(table.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{table}");
+        assert!(table.contains("task/bad") && table.contains("failed (3)"), "{columns}:\n{table}");
+    }
+    user.sees("COLUMNS=120 guard runs", &["REPOSITORY", "REFUSED", "SIZE", "project"]);
+    // On a terminal times are relative.
+    user.sees("script -qec 'stty cols 60; guard runs -n 1' /dev/null", &["s ago", "-n 0 shows all"]);
+}
+
+#[test]
+fn hostile_names_do_not_reach_the_terminal() {
+    let state = Scratch::new("runs-hostile");
+    let data = json!({
+        "command": ["a\u{1b}[31m\nb"], "policy": "p", "program": "/x/a\u{202e}b", "branch": "task/\u{1b}]0;x\u{7}",
+        "repository": "/r/\u{9b}1m", "folder": "/r",
+    });
+    transcript(&state, "0197f0a0-0000-7000-8000-00000000cccc", &[(0, "run.started", "", data)]);
+    let output =
+        guard().env("XDG_STATE_HOME", &state.0).env("COLUMNS", "200").args(["runs"]).output().unwrap();
+    let shown = text(&output);
+    let is_unsafe = |one: char| one.is_control() && one != '\n' || one == '\u{202e}';
+    assert!(shown.contains("cut off") && !shown.contains(is_unsafe), "{shown:?}");
+    assert_eq!(shown.lines().count(), 3, "{shown:?}");
+}
+
+#[test]
+fn runs_in_the_background_are_followed_and_stopped() {
+    let user = UserShell::new("runs-background");
+    let id = user.types(
+        "guard run --detach --name slow -- bash -c 'echo begin; sleep 2; echo end; exit 7' 2> /dev/null",
+    );
+    assert_eq!(id.trim().len(), 36, "{id}");
+    user.sees("guard ps", &["task/slow", "running"]);
+    user.sees("guard ps --json", &[id.trim(), "\"pid\": "]);
+    let (printed, code) = user.ends("guard attach slow");
+    assert_eq!((printed.as_str(), code), ("begin\nend\n", 7));
+    // It has ended, and can still be attached to.
+    let (printed, code) = user.ends("guard attach @");
+    assert_eq!((printed.as_str(), code), ("begin\nend\n", 7));
+    user.sees("guard stop slow", &["had already ended, failed (7)"]);
+
+    user.sees(
+        "guard run --detach --name endless -- bash -c 'echo 1 > a; git add a; git commit -qm a; echo ready; sleep 600'",
+        &["guard: started in the background", "next: guard attach ", "; guard stop "],
+    );
+    // Ctrl-C detaches from it, and does not stop it.
+    user.types("timeout --preserve-status -s INT 3 guard attach endless; test $? = 130");
+    user.sees("guard ps", &["task/endless"]);
+    user.sees("guard stop endless", &["(task/endless): ended, stopped, 1 commit received"]);
+    user.sees("guard ps", &["no runs are running"]);
+    user.sees("git log --format=%s task/endless", &["a"]);
+    user.sees("guard runs", &["stopped"]);
+
+    // A command that ignores the signal gets five seconds, or none.
+    let began = Instant::now();
+    user.types("guard run --detach -- bash -c 'trap \"\" TERM; while :; do sleep 0.1; done' 2> /dev/null");
+    user.sees("guard stop --all --now", &["ended, stopped"]);
+    assert!(began.elapsed() < Duration::from_secs(60));
+    user.sees("guard stop --all", &["no runs are running"]);
+    user.types("guard stop; test $? = 2; guard stop nothing-like-that; test $? = 2");
+}
+
+#[test]
+fn a_detached_run_that_cannot_start_says_why() {
+    let user = UserShell::new("runs-not-started");
+    user.sees("guard run --detach -- no-such-program", &["command not found: no-such-program", "hint:"]);
+    user.types("guard run --detach -- no-such-program > /dev/null; test $? = 127");
+    user.types("guard run --detach --base nonsense -- true; test $? = 125");
+    user.sees("guard run --detach -- git push; echo $?", &["refused: git push", "\n126\n"]);
+    user.types("guard run --detach --json -- no-such-program | jq -e '.error_kind == \"command_not_found\"'");
+    user.types("guard run --detach --json -- true | jq -e .run_id");
+    user.types("guard run --detach --dry-run -- true; test $? = 2");
+}
+
+#[test]
+fn a_killed_run_is_told_apart() {
+    let user = UserShell::new("runs-killed");
+    user.types("guard run --detach --name x -- bash -c 'echo out; sleep 600' 2> /dev/null");
+    user.types("kill -9 $(guard ps --json | jq .[0].pid)");
+    user.sees("guard attach x; echo $?", &["out", "its guard was killed", "125"]);
+    user.sees("guard runs", &["cut off"]);
+    user.sees("guard stop x", &["had already ended, cut off"]);
+    user.sees("guard worktree clean --dry-run", &["would be removed: task/x"]);
+    user.sees("guard worktree clean", &["removed: task/x"]);
+}
+
+#[test]
+fn runs_that_never_began_leave_nothing() {
+    let user = UserShell::new("runs-nothing");
+    user.types("guard run -- no-such-program; test $? = 127");
+    user.types("guard run --base nonsense -- true; test $? = 125");
+    user.types("git branch task/taken; guard run --name taken -- true; test $? = 125");
+    user.types(
+        "git worktree add -q ../linked && cd ../linked && guard run --here -- no-such-program; test $? = 127",
+    );
+    // The branch is checked out elsewhere, so that the worktree cannot be made.
+    assert_eq!(user.kept_runs(), Vec::<PathBuf>::new());
+    user.types("guard run -q -- true");
+    assert_eq!(user.kept_runs().len(), 1);
+}
+
+#[test]
+fn cleaning_keeps_to_this_repository() {
+    let user = UserShell::new("runs-clean");
+    let work = "bash -c 'echo 1 > a; git add a; git commit -qm a'";
+    user.types(&format!("guard run -q --name work -- {work} && guard run -q --keep --name empty -- true"));
+    user.types(&format!(
+        "git clone -q . ../other && cd ../other && git config user.name U && git config user.email u@example.org &&
+         guard run -q --keep --name other -- true"
+    ));
+    user.sees("cd / && guard worktree clean", &["/ is not in a git repository", "--all-repositories"]);
+    user.types("cd / && guard worktree clean; test $? = 2");
+    let planned = user.types("guard worktree clean --dry-run");
+    assert!(
+        planned.contains("would be removed: task/empty in ") && planned.contains("would be kept: task/work")
+    );
+    assert!(!planned.contains("task/other"), "{planned}");
+    assert_eq!(user.types("guard worktree list --json | jq length"), "3\n", "nothing was removed");
+    user.sees("guard worktree clean", &["removed: task/empty in ", "kept: task/work"]);
+    user.sees("guard worktree list", &["task/work", "task/other"]);
+    user.sees("cd / && guard worktree clean --all-repositories", &["removed: task/other"]);
+    user.sees("guard worktree clean --all", &["removed: task/work", "saved under refs/guard/"]);
+    assert_eq!(user.types("guard worktree list"), "no worktrees of runs\n");
+}
+
+/// The goal is 30 ms in a release build. The bound here is for a debug build on a busy machine, and fails if every run
+/// costs a process or the whole of a transcript.
+#[test]
+fn a_thousand_runs_are_listed_quickly() {
+    let state = Scratch::new("runs-thousand");
+    for number in 0..1_000 {
+        let id = format!("0197f0a0-{number:04x}-7000-8000-{:012x}", number * 7_919);
+        let start = json!({
+            "command": ["make", "all"], "policy": "strict", "pid": 1, "program": "/usr/bin/make",
+            "branch": format!("task/t{number}"), "repository": "/home/u/project", "folder": "/home/u/project",
+        });
+        let result = json!({
+            "success": true, "tool": "make", "exit_code": 0, "denials": [], "result": "x".repeat(2_000), "commits": [],
+        });
+        let events = [(number, "run.started", "", start), (number + 9, "run.finished", "", result)];
+        transcript(&state, &id, &events);
+    }
+    for arguments in
+        [&["runs"][..], &["runs", "-n", "20"], &["ps"], &["log", "t17"], &["log", "@"], &["runs", "--json"]]
+    {
+        let began = Instant::now();
+        let output = guard().env("XDG_STATE_HOME", &state.0).args(arguments).output().unwrap();
+        let took = began.elapsed();
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        assert!(took < Duration::from_secs(5), "{arguments:?} took {took:?}");
+        eprintln!("guard {}: {took:?}", arguments.join(" "));
+    }
+}
