@@ -26,6 +26,7 @@ mod exec_progress;
 mod exit_code;
 mod learn;
 mod help;
+mod keep_runs;
 mod log;
 mod logging;
 mod machine_checks;

@@ -12,7 +12,7 @@ use super::args;
 use super::defaults::Defaults;
 use super::exit_code::Exit;
 use super::run_workspace::{OpenedWorkspace, WorkspaceProblem, WorkspaceRequest};
-use super::{Failure, detach, note, terminal_summary};
+use super::{Failure, detach, keep_runs, note, terminal_summary};
 use crate::agent::{Profile, missing_key};
 use crate::launch::{
     self, Finished, HomeState, Keys, Launch, LaunchError, LaunchPlan, Options, RunRequest, Streams,
@@ -159,6 +159,8 @@ fn run_or_plan(
         Ok(finished) => {
             *started = Some(finished.result.run_id.clone());
             let exit = report(&finished, form, arguments.quiet, one_line, out)?;
+            out.flush()?;
+            keep_runs::delete_old_runs(&launch.request.config.state, launch.run_id());
             if has_terminal {
                 super::allow::save_answered(&finished.result);
             }

@@ -21,7 +21,7 @@ Examples:
 
 Every command that takes a RUN accepts its id, a unique beginning or end of the id (as the first column shows it), its branch
 (task/x), its name (x), `@` for the newest run, `@2` for the one before it, or a path.
-guard never deletes a run that has not finished.";
+guard never deletes a run that has not finished. `[state] keep` and `keep_mib` in config.toml delete old runs automatically.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Runs {

@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure
     }
 }
 
-fn task_store() -> Result<TaskStore, Failure> {
+pub(super) fn task_store() -> Result<TaskStore, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;

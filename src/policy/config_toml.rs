@@ -29,6 +29,20 @@ pub struct Config {
     /// What `guard run` uses where its command line says nothing.
     #[serde(default)]
     pub run: RunDefaults,
+    /// How long guard keeps the records of runs. Without it, only `guard runs prune` deletes them.
+    #[serde(default)]
+    pub state: StateConfig,
+}
+
+/// Which finished runs guard deletes by itself, with their transcripts. It looks at most once an hour, after a run, and keeps
+/// runs whose worktree or commits exist nowhere else.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StateConfig {
+    /// Delete runs that ended longer ago than this: `"30d"`; 0 means no limit.
+    pub keep: Option<TimeLimit>,
+    /// Delete the oldest runs when all runs together take more than this many MiB; 0 means no limit.
+    pub keep_mib: Option<u64>,
 }
 
 /// Defaults of `guard run`: in your configuration, and in a project's `.guard/config.toml`.
@@ -306,6 +320,8 @@ mod tests {
             ("[gateway.gemini]\nkey_command = []\n", "list of arguments"),
             ("[prices.x]\ninput = -1\noutput = 0\n", "not negative"),
             ("[prices.x]\ninput = nan\noutput = 0\n", "not negative"),
+            ("[state]\nkeep = \"soon\"\n", "such as"),
+            ("[state]\nkeep_mib = -1\n", "keep_mib"),
             ("[[[", "TOML parse error"),
         ] {
             let error = Config::parse(text).err().map(|error| error.to_string()).unwrap_or_default();

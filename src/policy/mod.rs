@@ -31,7 +31,7 @@ mod value_parsers;
 pub use builtin::BUILT_IN;
 pub use config_toml::{
     AgentConfig, Config, ConfigError, ConfigProblem, GatewayConfig, LoginUse, Price, ProjectConfig,
-    RunDefaults, TimeLimit,
+    RunDefaults, StateConfig, TimeLimit,
 };
 pub use diagnostic::{Diagnostic, Location, Severity, Source};
 pub use diff::{described, diff, execute};

@@ -249,6 +249,40 @@ fn cleaning_keeps_to_this_repository() {
     assert_eq!(user.types("guard worktree list"), "no worktrees of runs\n");
 }
 
+#[test]
+fn old_runs_are_deleted_as_configured() {
+    let user = UserShell::new("runs-keep");
+    let configure = |text: &str| {
+        user.types(&format!(
+            "mkdir -p ~/.config/guard && printf '{text}' > ~/.config/guard/config.toml && rm -f ~/.local/state/guard/runs/.last-cleanup"
+        ));
+    };
+    user.types("guard run -q --name work -- bash -c 'echo 1 > a' && cd .. && mkdir plain && cd plain && guard run -q -- true && guard run -q -- true");
+    assert_eq!(user.kept_runs().len(), 3);
+    configure("[state]\\nkeep = \"30d\"\\nkeep_mib = 1024\\n");
+    user.types("guard run -q -- true");
+    assert_eq!(user.kept_runs().len(), 4, "none is old");
+    configure("[state]\\nkeep = 0\\nkeep_mib = 0\\n");
+    user.types("cd ../plain && guard run -q -- true");
+    assert_eq!(user.kept_runs().len(), 5, "no limit");
+    configure("[state]\\nkeep = \"1s\"\\n");
+    user.types("sleep 1.1; cd ../plain && guard run -q -- true");
+    // The run that has just ended, and the one that holds work.
+    assert_eq!(user.kept_runs().len(), 2);
+    user.sees("guard runs", &["task/work"]);
+    user.types("cd ../plain && guard run -q -- true");
+    assert_eq!(user.kept_runs().len(), 3, "at most once an hour");
+    configure("[state]\\nkeep_mib = 1\\n");
+    user.types("cd ../plain && guard run -q -- bash -c 'printf %0400000d 1' > /dev/null");
+    assert_eq!(user.kept_runs().len(), 4, "there is room");
+    configure("[state]\\nkeep_mib = 1\\n");
+    user.types("cd ../plain && guard run -q -- bash -c 'printf %0400000d 1' > /dev/null");
+    // There is room for the last one, and the one that holds work stays.
+    assert_eq!(user.kept_runs().len(), 2);
+    configure("[state]\\nkeep = \"for ever\"\\n");
+    user.sees("guard run -- true", &["such as \"5m\""]);
+}
+
 /// The goal is 30 ms in a release build. The bound here is for a debug build on a busy machine, and fails if every run
 /// costs a process or the whole of a transcript.
 #[test]

@@ -298,18 +298,25 @@ fn config_toml() -> String {
          guard never reads it from a project, because it decides which program prints a key and which host receives it. An unknown key \
          is an error.\n\n| table | meaning |\n|---|---|\n"
     );
+    // Some tables have one table per name in them.
+    let heading = |name: &str, table: &Value| match table["additionalProperties"].is_object() {
+        true => format!("[{name}.NAME]"),
+        false => format!("[{name}]"),
+    };
     for (name, value) in config["properties"].as_object().unwrap() {
-        writeln!(page, "| `[{name}.NAME]` | {} |", cell(&value["description"])).unwrap();
+        writeln!(page, "| `{}` | {} |", heading(name, value), cell(&value["description"])).unwrap();
     }
     let resolve = |value: &Value| match value["$ref"].as_str() {
         Some(reference) => config["$defs"][name_of(reference)].clone(),
         None => value.clone(),
     };
     for (name, table) in config["properties"].as_object().unwrap() {
-        let table = resolve(&table["additionalProperties"]);
+        let heading = heading(name, table);
+        let named = &table["additionalProperties"];
+        let table = resolve(if named.is_object() { named } else { table });
         write!(
             page,
-            "\n## [{name}.NAME]\n\n{}\n\n| key | type | required | meaning |\n|---|---|---|---|\n",
+            "\n## {heading}\n\n{}\n\n| key | type | required | meaning |\n|---|---|---|---|\n",
             cell(&table["description"])
         )
         .unwrap();

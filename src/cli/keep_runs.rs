@@ -1,0 +1,71 @@
+//! Deletes old runs after a run, as `[state]` of the user's configuration says: at most once an hour, and never a run that
+//! has not finished or that holds work.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::runs::{disk_use, holds_work};
+use crate::policy::StateConfig;
+use crate::transcript::{RunState, Store};
+
+/// The file in the directory of runs whose time is that of the last deletion.
+const MARKER: &str = ".last-cleanup";
+const INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// The most runs that are deleted after one run, so that its caller does not wait. The next run deletes more.
+const MOST_DELETED: usize = 100;
+
+/// Deletes what the configuration says, except for this run. Failures are only logged: the run was successful.
+pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
+    let longest = limits.keep.filter(|keep| keep.0 > 0);
+    let longest = longest.map(|keep| SignedDuration::from_secs(keep.0.try_into().unwrap_or(i64::MAX)));
+    let most_bytes = limits.keep_mib.filter(|mib| *mib > 0).map(|mib| mib.saturating_mul(1 << 20));
+    if longest.is_none() && most_bytes.is_none() {
+        return;
+    }
+    let Ok(store) = Store::open() else { return };
+    let marker = store.folder().join(MARKER);
+    if !is_due(&marker) {
+        return;
+    }
+    let runs = match store.list() {
+        Ok(runs) => runs,
+        Err(error) => return tracing::warn!(%error, "cannot list the runs to delete old ones"),
+    };
+    let now = Timestamp::now();
+    let (mut kept_bytes, mut is_full, mut unwanted) = (0u64, false, Vec::new());
+    // The newest first. Everything older than the first run without room is deleted, too.
+    for run in runs {
+        let bytes = disk_use(&run.folder);
+        let is_old = longest
+            .is_some_and(|longest| run.finished().is_some_and(|end| now.duration_since(end) > longest));
+        is_full |= most_bytes.is_some_and(|most| kept_bytes.saturating_add(bytes) > most);
+        let may_go = run.state == RunState::Finished && run.id != finished_run && !holds_work(&run);
+        if may_go && (is_old || is_full) {
+            unwanted.push(run);
+        } else {
+            kept_bytes = kept_bytes.saturating_add(bytes);
+        }
+    }
+    for run in unwanted.iter().rev().take(MOST_DELETED) {
+        match store.delete(run) {
+            Ok(()) => tracing::info!(run = %run.id, "deleted an old run"),
+            Err(error) => tracing::warn!(run = %run.id, %error, "cannot delete an old run"),
+        }
+    }
+    if unwanted.len() > MOST_DELETED {
+        return;
+    }
+    let touched = File::create(&marker).and_then(|file| file.set_modified(SystemTime::now()));
+    if let Err(error) = touched {
+        tracing::warn!(%error, "cannot record that old runs were deleted");
+    }
+}
+
+fn is_due(marker: &Path) -> bool {
+    let age = marker.metadata().and_then(|data| data.modified()).map(|time| time.elapsed());
+    // A time in the future comes from a clock that was set back.
+    !matches!(age, Ok(Ok(age)) if age < INTERVAL)
+}
