@@ -28,6 +28,19 @@ pub(super) struct Api<'a> {
     client: Client,
 }
 
+/// Why a request has no usable response. The texts are cleaned: without the token and control characters.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApiError {
+    /// The service cannot be reached.
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("the token has invalid characters")]
+    InvalidToken,
+    /// The service answered something else than guard expects; see [`Api::explain`].
+    #[error("{0}")]
+    Unexpected(String),
+}
+
 /// A response, whatever its status.
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -38,38 +51,47 @@ pub(super) struct Answer {
 }
 
 impl<'a> Api<'a> {
-    pub(super) fn new(github: &'a GitHub, token: Option<&'a Token>) -> Result<Self, String> {
+    pub(super) fn new(github: &'a GitHub, token: Option<&'a Token>) -> Result<Self, ApiError> {
         let (api, proxy) = (github.api.clone(), github.proxy.clone());
-        let client = Client::new(api, proxy, github.timeout, LARGEST).map_err(|error| error.to_string())?;
+        let client = Client::new(api, proxy, github.timeout, LARGEST)
+            .map_err(|error| ApiError::Unreachable(error.to_string()))?;
         Ok(Self { github, token, client })
     }
 
     /// Sends a GET below the repository's URL. `rest` starts with a slash and is already escaped.
-    pub(super) fn get(&self, rest: &str) -> Result<Answer, String> {
+    pub(super) fn get(&self, rest: &str) -> Result<Answer, ApiError> {
         self.call(&Method::GET, rest, None)
     }
 
-    pub(super) fn post(&self, rest: &str, body: &Value) -> Result<Answer, String> {
+    pub(super) fn post(&self, rest: &str, body: &Value) -> Result<Answer, ApiError> {
         self.call(&Method::POST, rest, Some(body))
     }
 
     /// Sends a request and retries on server errors and rate limits. Retrying a POST is safe too: GitHub
     /// refuses a second pull request for the same branch.
-    fn call(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Answer, String> {
+    fn call(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<Answer, ApiError> {
         let mut pauses = PAUSES.iter();
         loop {
             let request = self.build_request(method, rest, body)?;
-            let response = self.client.send(request).map_err(|error| self.sanitize(&error.to_string()))?;
+            let response = self
+                .client
+                .send(request)
+                .map_err(|error| ApiError::Unreachable(self.sanitize(&error.to_string())))?;
             let answer = Answer::from_response(response);
             let Some(wanted) = answer.retry_delay() else { return Ok(answer) };
             match pauses.next() {
                 Some(pause) if wanted <= PAUSES[2] => std::thread::sleep(wanted.max(*pause)),
-                _ => return Err(self.explain(&answer)),
+                _ => return Err(ApiError::Unexpected(self.explain(&answer))),
             }
         }
     }
 
-    fn build_request(&self, method: &Method, rest: &str, body: Option<&Value>) -> Result<ApiRequest, String> {
+    fn build_request(
+        &self,
+        method: &Method,
+        rest: &str,
+        body: Option<&Value>,
+    ) -> Result<ApiRequest, ApiError> {
         let GitHub { owner, repo, .. } = self.github;
         let mut headers = HeaderMap::new();
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("guard/", env!("CARGO_PKG_VERSION"))));
@@ -77,8 +99,7 @@ impl<'a> Api<'a> {
         let version = HeaderName::from_static("x-github-api-version");
         headers.insert(version, HeaderValue::from_static("2022-11-28"));
         if let Some(token) = self.token {
-            let mut value =
-                HeaderValue::from_bytes(&token.header()).map_err(|_| "the token has invalid characters")?;
+            let mut value = HeaderValue::from_bytes(&token.header()).map_err(|_| ApiError::InvalidToken)?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }

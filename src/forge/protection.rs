@@ -71,7 +71,7 @@ pub fn protection(remote: &Remote, token: Option<&Token>, branch: &str) -> Prote
     };
     match Api::new(github, token) {
         Ok(api) => combine(github, rules(&api, short(branch)), classic(&api, token, short(branch))),
-        Err(why) => Protection::Unknown { why },
+        Err(error) => Protection::Unknown { why: error.to_string() },
     }
 }
 
@@ -105,7 +105,7 @@ fn rules(api: &Api<'_>, branch: &str) -> Found {
     for page in 1..=MOST_PAGES {
         let answer = match api.get(&format!("/rules/branches/{}?per_page=100&page={page}", escaped(branch))) {
             Ok(answer) => answer,
-            Err(problem) => return Found { problem: Some(problem), ..found },
+            Err(error) => return Found { problem: Some(error.to_string()), ..found },
         };
         let Some(types) = types_of(&answer) else {
             return Found { problem: Some(api.explain(&answer)), ..found };
@@ -135,7 +135,7 @@ fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
     }
     let answer = match api.get(&format!("/branches/{}/protection", escaped(branch))) {
         Ok(answer) => answer,
-        Err(problem) => return Found::unreadable(problem),
+        Err(error) => return Found::unreadable(error.to_string()),
     };
     match answer.status {
         200 if answer.body.is_object() => {

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::api::{Answer, Api, escaped};
+use super::api::{Answer, Api, ApiError, escaped};
 use super::remote::{GitHub, Remote};
 use super::token::Token;
 use super::{ForgeError, short};
@@ -58,9 +58,9 @@ pub fn pull_request(
         return Err(ForgeError::refused(problem, "use a separate branch for the task"));
     }
     let GitHub { owner, repo, .. } = github;
-    let failed = |why: String| ForgeError::Service {
+    let failed = |error: ApiError| ForgeError::Service {
         what: format!("cannot open a pull request from {head} to {base} in {owner}/{repo}"),
-        why,
+        why: error.to_string(),
     };
     let api = Api::new(github, Some(token)).map_err(failed)?;
     if let Some(found) = find(&api, github, head, base).map_err(failed)? {
@@ -72,29 +72,30 @@ pub fn pull_request(
         // Another user or process opened it first, or the response to an earlier request was lost.
         (422, _) if answer.error_text().contains("already exists") => {
             find(&api, github, head, base).map_err(failed)?.ok_or_else(|| {
-                failed(format!("{}, but guard cannot find that pull request", api.explain(&answer)))
+                let why = format!("{}, but guard cannot find that pull request", api.explain(&answer));
+                failed(ApiError::Unexpected(why))
             })
         }
-        _ => Err(failed(explain(&api, &answer))),
+        _ => Err(failed(unexpected(&api, &answer))),
     }
 }
 
-fn explain(api: &Api<'_>, answer: &Answer) -> String {
+fn unexpected(api: &Api<'_>, answer: &Answer) -> ApiError {
     let why = api.explain(answer);
-    match answer.status {
+    ApiError::Unexpected(match answer.status {
         403 | 404 => format!("{why}; the token needs write permission for pull requests"),
         _ => why,
-    }
+    })
 }
 
 /// Finds the open pull request. Compares every field again, because a service that does not know a filter
 /// ignores it.
-fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option<PullRequest>, String> {
+fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option<PullRequest>, ApiError> {
     let whose = &github.pushes_to;
     let label = escaped(&format!("{whose}:{head}"));
     let answer = api.get(&format!("/pulls?head={label}&base={}&state=open&per_page=100", escaped(base)))?;
     let list = answer.body.as_array().filter(|_| answer.status == 200);
-    let list = list.ok_or_else(|| explain(api, &answer))?;
+    let list = list.ok_or_else(|| unexpected(api, &answer))?;
     let is_it = |pull: &&Value| {
         let owner = pull["head"]["repo"]["owner"]["login"].as_str().unwrap_or_default();
         pull["state"] == "open"
@@ -104,7 +105,9 @@ fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option
     };
     match list.iter().find(is_it) {
         None => Ok(None),
-        Some(pull) => parse_pull_request(pull, github, true).map(Some).ok_or_else(|| api.explain(&answer)),
+        Some(pull) => parse_pull_request(pull, github, true)
+            .map(Some)
+            .ok_or_else(|| ApiError::Unexpected(api.explain(&answer))),
     }
 }
 

@@ -5,7 +5,7 @@
 //! placeholder.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use std::time::Duration;
 use super::LaunchError;
 use crate::policy::{Config, KEY_VARIABLES};
 use crate::sys::fs::{Links, OpenError, open_regular_file};
-use crate::sys::programs::ProgramSearch;
-use crate::sys::secret::{LARGEST, Secret, take_variable};
+use crate::sys::programs::{ProgramNotFound, ProgramSearch};
+use crate::sys::secret::{LARGEST, Secret, SecretError, take_variable};
 
 /// How long a command may take to print a key. It may have to ask the user for a password.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
@@ -101,7 +101,7 @@ impl Keys {
 
     /// Fetches the key of a gateway from its source.
     pub fn fetch(&mut self, gateway: &str, source: &KeySource) -> Result<Secret, LaunchError> {
-        let failed = |problem: String| {
+        let failed = |problem: KeyError| {
             LaunchError::Input(format!(
                 "cannot get the API key of the gateway {gateway} from {source}: {problem}"
             ))
@@ -109,8 +109,7 @@ impl Keys {
         match source {
             KeySource::Variable(name) => {
                 let at = self.variables.iter().position(|(known, _)| known == name);
-                at.map(|at| self.variables.swap_remove(at).1)
-                    .ok_or_else(|| failed("the variable is not set".to_string()))
+                at.map(|at| self.variables.swap_remove(at).1).ok_or_else(|| failed(KeyError::NotSet))
             }
             KeySource::File(path) => from_file(path).map_err(failed),
             KeySource::Command(argv) => from_command(argv).map_err(failed),
@@ -118,36 +117,54 @@ impl Keys {
     }
 }
 
-fn from_file(path: &Path) -> Result<Secret, String> {
-    let file = open_regular_file(path, LARGEST as u64, Links::Follow).map_err(|error| match error {
-        OpenError::Io(error) => error.to_string(),
-        OpenError::NotRegular | OpenError::TooLarge { .. } => {
-            format!("expected a regular file of at most {LARGEST} bytes")
-        }
-    })?;
-    let data = file.metadata().map_err(|error| error.to_string())?;
-    let own = nix::unistd::geteuid().as_raw();
-    if data.uid() != own && data.uid() != 0 {
-        return Err("the file belongs to another user".to_string());
-    }
-    if data.mode() & 0o077 != 0 {
-        let mode = data.mode() & 0o777;
-        return Err(format!("other users may read the file (mode {mode:o}); run `chmod 600` on it"));
-    }
-    let mut bytes = Vec::with_capacity(LARGEST + 1);
-    file.take(LARGEST as u64).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    Secret::one_word(bytes).map_err(|error| error.to_string())
+/// Why a key cannot be read from its source.
+#[derive(Debug, thiserror::Error)]
+enum KeyError {
+    #[error("the variable is not set")]
+    NotSet,
+    #[error("expected a regular file of at most {LARGEST} bytes")]
+    NotSmallFile,
+    #[error("the file belongs to another user")]
+    ForeignOwner,
+    #[error("other users may read the file (mode {0:o}); run `chmod 600` on it")]
+    OpenMode(u32),
+    #[error("`key_command` is empty")]
+    EmptyCommand,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Program(#[from] ProgramNotFound),
+    #[error(transparent)]
+    Secret(#[from] SecretError),
 }
 
-fn from_command(argv: &[String]) -> Result<Secret, String> {
-    let (program, rest) = argv.split_first().ok_or("`key_command` is empty")?;
+fn from_file(path: &Path) -> Result<Secret, KeyError> {
+    let file = open_regular_file(path, LARGEST as u64, Links::Follow).map_err(|error| match error {
+        OpenError::Io(error) => KeyError::Io(error),
+        OpenError::NotRegular | OpenError::TooLarge { .. } => KeyError::NotSmallFile,
+    })?;
+    let data = file.metadata()?;
+    let own = nix::unistd::geteuid().as_raw();
+    if data.uid() != own && data.uid() != 0 {
+        return Err(KeyError::ForeignOwner);
+    }
+    if data.mode() & 0o077 != 0 {
+        return Err(KeyError::OpenMode(data.mode() & 0o777));
+    }
+    let mut bytes = Vec::with_capacity(LARGEST + 1);
+    file.take(LARGEST as u64).read_to_end(&mut bytes)?;
+    Ok(Secret::one_word(bytes)?)
+}
+
+fn from_command(argv: &[String]) -> Result<Secret, KeyError> {
+    let (program, rest) = argv.split_first().ok_or(KeyError::EmptyCommand)?;
     let search = ProgramSearch::from_environment();
     // A name with a slash is a path, which needs no search.
     let program = match program.contains('/') {
         true => PathBuf::from(program),
-        false => search.find(program).map_err(|error| error.to_string())?,
+        false => search.find(program)?,
     };
     let mut command = Command::new(program);
     command.args(rest).env("PATH", search.path()).stdin(Stdio::inherit()).stderr(Stdio::inherit());
-    Secret::printed_by(&mut command, COMMAND_TIMEOUT).map_err(|error| error.to_string())
+    Ok(Secret::printed_by(&mut command, COMMAND_TIMEOUT)?)
 }
