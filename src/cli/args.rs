@@ -12,11 +12,11 @@ use super::durations::{parse_pause, parse_seconds};
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
 use super::logging::LogOptions;
+use super::runs_args::{ATTACH_EXAMPLES, Attach, PS_EXAMPLES, Ps, RUNS_EXAMPLES, Runs, STOP_EXAMPLES, Stop};
 use super::shell_args::{
     COMPLETIONS_EXAMPLES, Complete, Completions, HELP_EXAMPLES, Help, MAN_EXAMPLES, Man,
 };
 use super::take_over_args::{APPLY_EXAMPLES, Apply, DIFF_EXAMPLES, Diff, RESTORE_EXAMPLES, Restore};
-use super::runs_args::{ATTACH_EXAMPLES, Attach, PS_EXAMPLES, Ps, RUNS_EXAMPLES, Runs, STOP_EXAMPLES, Stop};
 use super::task_args::{TASK_EXAMPLES, Task, WORKFLOW_EXAMPLES, Workflow};
 
 /// Run AI coding agents without trusting them: a TOML policy judges every command they start.

@@ -278,7 +278,7 @@ impl CleanRequest<'_> {
             return Ok(None);
         }
         let directory = std::env::current_dir()?;
-        let found = workspace::Repository::find(&directory)?;
+        let found = Repository::find(&directory)?;
         let found = found.ok_or_else(|| {
             Failure::usage(
                 format!("{} is not in a git repository", directory.display()),
