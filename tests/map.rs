@@ -139,3 +139,22 @@ fn the_tests_are_all_in_the_integration_binary() {
         }
     }
 }
+
+/// What only the test kit does: it gives git none of the variables of whoever runs the tests, and lets no skipped test pass
+/// unseen.
+#[test]
+fn the_test_kit_starts_git_and_skips_tests() {
+    let mut files = Vec::new();
+    sources(&root().join("tests"), &mut files);
+    let kit = root().join("tests/support");
+    for file in files.iter().filter(|file| !file.starts_with(&kit) && !file.ends_with("map.rs")) {
+        let text = std::fs::read_to_string(file).unwrap();
+        for (forbidden, instead) in [
+            ("Command::new(\"git\")", "support::isolated_command"),
+            ("println!(\"SKIP", "support::skip"),
+            ("var_os(\"CI\")", "support::skip"),
+        ] {
+            assert!(!text.contains(forbidden), "{}: use {instead}, not {forbidden}", file.display());
+        }
+    }
+}

@@ -2,26 +2,30 @@
 //! do; abbreviations mean what git takes them for.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use guard::command::{Analysis, Context, Cwd, Effects, Request, analyze};
 
 use crate::support::{Scratch, isolated_command};
 
-fn git(folder: &Path, args: &[&str]) -> bool {
-    let status = isolated_command("git", folder)
+/// git in a repository, by a user with a name and no configuration.
+fn git_command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = isolated_command("git", folder);
+    command
         .args(args)
         .current_dir(folder)
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_PAGER", "cat")
-        .env("GIT_EDITOR", "true")
         .env("GIT_AUTHOR_NAME", "a")
         .env("GIT_AUTHOR_EMAIL", "a@example.org")
         .env("GIT_COMMITTER_NAME", "a")
         .env("GIT_COMMITTER_EMAIL", "a@example.org")
-        .stdin(std::process::Stdio::null())
-        .output()
-        .unwrap();
-    status.status.success()
+        .stdin(Stdio::null());
+    command
+}
+
+fn git(folder: &Path, args: &[&str]) -> bool {
+    git_command(folder, args).env("GIT_EDITOR", "true").output().unwrap().status.success()
 }
 
 fn repository(name: &str) -> Scratch {
@@ -40,12 +44,7 @@ fn repository(name: &str) -> Scratch {
 /// Everything of the repository that a verb might change: refs, HEAD, configuration, index entries, working tree.
 fn state(folder: &Path) -> String {
     let run = |args: &[&str]| {
-        let output = isolated_command("git", Path::new("/nonexistent"))
-            .args(args)
-            .current_dir(folder)
-            .env("GIT_OPTIONAL_LOCKS", "0")
-            .output()
-            .unwrap();
+        let output = git_command(folder, args).env("GIT_OPTIONAL_LOCKS", "0").output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let config = std::fs::read_to_string(folder.join(".git/config")).unwrap();
@@ -203,12 +202,7 @@ fn programs_that_configuration_names_really_run_and_are_found() {
     ];
     for args in cases {
         let scratch = repository("programs");
-        isolated_command("git", Path::new("/nonexistent"))
-            .args(*args)
-            .current_dir(&scratch.0)
-            .stdin(std::process::Stdio::null())
-            .output()
-            .unwrap();
+        git_command(&scratch.0, args).output().unwrap();
         assert!(scratch.0.join("ran").exists(), "git {args:?} did not run it; the case shows nothing");
         let analysis = understood(args);
         let found = analysis.intents.iter().any(|intent| intent.program.name == b"touch");

@@ -73,7 +73,7 @@ fn the_readme_is_short() {
     assert!(lines <= 150, "README.md has {lines} lines; 150 are the limit");
 }
 
-/// Whether `cargo test` has this module or test: `launch::faults`, `launch::hostile_agents::garbage_on_the_control_socket`.
+/// Whether `cargo test` has this module or test: `launch::limits`, `launch::hostile_agents::garbage_on_the_control_socket`.
 pub(super) fn is_a_test(path: &str) -> bool {
     let parts: Vec<&str> = path.split("::").collect();
     let directory = root().join("tests").join(parts[0]);

@@ -359,7 +359,7 @@ fn locks_are_not_linked() {
 /// The real thing, where this machine has it: a proxy runs with a home that has only what was found.
 #[test]
 fn a_real_rustup_works_from_a_private_home() {
-    let Some(home) = std::env::var_os("HOME").map(PathBuf::from) else { return };
+    let home = std::env::home_dir().unwrap();
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let found = detect(&home, &environment, &all(), Caches::Shared);
     let rustc = home.join(".cargo/bin/rustc");
