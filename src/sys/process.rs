@@ -355,9 +355,8 @@ mod tests {
     #[test]
     fn a_thread_belongs_to_its_process() {
         let own = std::process::id() as i32;
-        let of_thread = std::thread::spawn(|| process_of(nix::unistd::gettid().as_raw()))
-            .join()
-            .expect("no panic");
+        let of_thread =
+            std::thread::spawn(|| process_of(nix::unistd::gettid().as_raw())).join().expect("no panic");
         assert_eq!(of_thread.expect("a status file"), own);
     }
 }
