@@ -7,7 +7,7 @@ use std::process::Command;
 use super::registries::{NAME, SAYS, VERSION, cargo, git, npm, pip};
 use super::run_options::{Options, events, row};
 use crate::support::http_server::{Authority, Request, Response, Server};
-use crate::support::{TestEnvironment, in_two_environments, skip};
+use crate::support::{TestEnvironment, in_two_environments, skip_unsupported};
 
 const ALLOWED: &str = "packages.test";
 const REFUSED: &str = "elsewhere.test";
@@ -144,7 +144,10 @@ fn real_clients_reach_what_is_allowed_and_understand_refusals() {
             };
             let is_there = environment.run_outside(&format!("{works} && echo yes || echo no"));
             if is_there.trim() != "yes" || name == "requests" && !has_requests {
-                skip(&format!("{name}, {}", environment.name()), "it is not installed, or knows no TLS");
+                skip_unsupported(
+                    &format!("{name}, {}", environment.name()),
+                    "it is not installed, or knows no TLS",
+                );
                 continue;
             }
             let whole = format!(

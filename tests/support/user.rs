@@ -71,7 +71,7 @@ fn test_user(name: &'static str, ids: Option<(u32, u32)>) -> TestUser {
     let home = kit_directory().join(format!("home-of-{name}"));
     if !home.exists() {
         let unfinished = kit_directory().join(format!("home-of-{name}-{}", std::process::id()));
-        // Root uses the machine's Node.js where there is one, the ordinary user always one in the home.
+        // Root uses the machine's interpreters where there are some, the ordinary user always those in the home.
         fill_home(&unfinished, ids.is_some());
         if let Some((user, group)) = ids {
             chown(&unfinished, Some(user), Some(group)).unwrap();
@@ -106,7 +106,7 @@ fn copy_tree(from: &Path, to: &Path) {
 }
 
 /// Makes a home with the compilers and interpreters of this machine in it.
-fn fill_home(home: &Path, with_system_node: bool) {
+fn fill_home(home: &Path, copy_interpreters: bool) {
     let own_home = std::env::home_dir().unwrap_or_default();
     std::fs::create_dir_all(home).unwrap();
     if let Some(toolchain) = output_of("rustc", &["--print", "sysroot"]) {
@@ -136,7 +136,7 @@ fn fill_home(home: &Path, with_system_node: bool) {
         }
     }
     let node = output_of("node", &["-p", "process.execPath"]);
-    if let Some(node) = node.filter(|node| with_system_node || !node.starts_with("/usr/"))
+    if let Some(node) = node.filter(|node| copy_interpreters || !node.starts_with("/usr/"))
         && let Some(npm) = output_of("npm", &["root", "-g"]).map(|root| Path::new(&root).join("npm"))
     {
         let at = home.join(".nvm/versions/node/current");
@@ -145,7 +145,8 @@ fn fill_home(home: &Path, with_system_node: bool) {
         symlink("../lib/node_modules/npm/bin/npm-cli.js", at.join("bin/npm")).unwrap();
     }
     let prefix = output_of("python3", &["-c", "import sys; print(sys.base_prefix)"]);
-    if let Some(prefix) = prefix.filter(|prefix| Path::new(prefix).starts_with(&own_home)) {
+    let prefix = prefix.filter(|prefix| Path::new(prefix).starts_with(&own_home));
+    if let Some(prefix) = prefix.filter(|_| copy_interpreters || !Path::new("/usr/bin/python3").exists()) {
         copy_tree(Path::new(&prefix), &home.join(".pyenv/versions/current"));
     }
 }
