@@ -219,7 +219,7 @@ fn write_table(
         column("REPOSITORY", 4, 20, false, &|run| {
             Some(run.repository()?.file_name()?.to_string_lossy().into_owned())
         }),
-        column("BRANCH", 0, 24, false, &|run| run.branch().map(str::to_string)),
+        column("BRANCH", 0, 24, false, &branch),
         column("COMMAND", 0, usize::MAX, false, &|run| {
             Some(match &run.problem {
                 Some(problem) => format!("({problem})"),
@@ -231,6 +231,15 @@ fn write_table(
         columns.retain(|column| column.title != "SIZE");
     }
     table::write(columns, table::width(), out)
+}
+
+/// The branch. The id in the name of a branch that the user did not name is left out: the first column has it.
+fn branch(run: &Run) -> Option<String> {
+    let branch = run.branch()?;
+    Some(match branch.strip_suffix(run.id.as_str()) {
+        Some(prefix) => format!("{prefix}…"),
+        None => branch.to_string(),
+    })
 }
 
 /// The agent or program, with the arguments that the user gave.

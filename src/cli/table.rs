@@ -43,12 +43,12 @@ pub(super) fn width() -> usize {
 /// Prints a table, fitted to a width.
 pub(super) fn write(mut columns: Vec<Column>, width: usize, out: &mut dyn Write) -> io::Result<()> {
     let widths = fit(&mut columns, width);
-    let titles = columns.iter().map(|column| column.title.to_string()).collect();
-    write_row(titles, &columns, &widths, out)?;
+    let titles: Vec<String> = columns.iter().map(|column| column.title.to_string()).collect();
+    write_row(&titles, &columns, &widths, out)?;
     let rows = columns.first().map_or(0, |column| column.cells.len());
     for row in 0..rows {
-        let cells = columns.iter().map(|column| column.cells[row].clone()).collect();
-        write_row(cells, &columns, &widths, out)?;
+        let cells: Vec<String> = columns.iter().map(|column| column.cells[row].clone()).collect();
+        write_row(&cells, &columns, &widths, out)?;
     }
     Ok(())
 }
@@ -82,12 +82,7 @@ fn fit(columns: &mut Vec<Column>, width: usize) -> Vec<usize> {
     widths
 }
 
-fn write_row(
-    cells: Vec<String>,
-    columns: &[Column],
-    widths: &[usize],
-    out: &mut dyn Write,
-) -> io::Result<()> {
+fn write_row(cells: &[String], columns: &[Column], widths: &[usize], out: &mut dyn Write) -> io::Result<()> {
     let mut line = String::new();
     for ((cell, column), &width) in cells.iter().zip(columns).zip(widths) {
         if !line.is_empty() {

@@ -230,10 +230,10 @@ fn cleaning_keeps_to_this_repository() {
     let user = UserShell::new("runs-clean");
     let work = "bash -c 'echo 1 > a; git add a; git commit -qm a'";
     user.types(&format!("guard run -q --name work -- {work} && guard run -q --keep --name empty -- true"));
-    user.types(&format!(
+    user.types(
         "git clone -q . ../other && cd ../other && git config user.name U && git config user.email u@example.org &&
          guard run -q --keep --name other -- true"
-    ));
+    );
     user.sees("cd / && guard worktree clean", &["/ is not in a git repository", "--all-repositories"]);
     user.types("cd / && guard worktree clean; test $? = 2");
     let planned = user.types("guard worktree clean --dry-run");

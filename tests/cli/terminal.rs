@@ -169,8 +169,8 @@ fn a_program_that_reads_keys_keeps_its_interrupts() {
 /// A person reads one line before and one after a run; `-v` and a pipe give the whole summary.
 #[test]
 fn a_run_begins_and_ends_with_one_line() {
-    let world = one_world();
-    let Some(terminal) = Terminal::open(&world) else { return };
+    let environment = one_environment();
+    let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types(
         "printf 'git push\\nexit 3\\n' > script; clear; $RUN --timeout 5m -- bash script; echo first-$?",
     );
@@ -179,7 +179,7 @@ fn a_run_begins_and_ends_with_one_line() {
         "guard: strict · directory ",
         " · network: ",
         " · ends when idle for 5m",
-        "guard: exit code 3 after ",
+        "guard: bash ended with code 3 after ",
         "1 refused (guard why @)",
     ] {
         assert!(screen.contains(text), "{text:?} is missing:\n{screen}");
@@ -201,8 +201,8 @@ fn a_run_begins_and_ends_with_one_line() {
 /// `guard exec` shows progress and the answer's text to a person, and JSON to a program.
 #[test]
 fn exec_answers_a_person_with_text() {
-    let world = one_world();
-    let Some(terminal) = Terminal::open(&world) else { return };
+    let environment = one_environment();
+    let Some(terminal) = Terminal::open(&environment) else { return };
     terminal.types("clear; $GUARD exec --in-place -- bash -c 'sleep 2; echo the-answer'; echo first-$?");
     terminal.shows("0m01s ");
     let screen = terminal.shows("first-0");

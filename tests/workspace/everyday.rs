@@ -55,18 +55,18 @@ fn an_agent_commits_and_the_user_gets_the_branch() {
 /// newer. So a copy of the index must not be newer than the index.
 #[test]
 fn a_change_within_the_second_of_the_checkout_is_work() {
-    let place = Place::new();
+    let fixture = TestRepository::new();
     let until_next_second = || {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         std::thread::sleep(std::time::Duration::from_nanos(1_000_000_000 - u64::from(now.subsec_nanos())));
     };
     until_next_second();
-    let mut workspace = place.open("quick");
+    let mut workspace = fixture.open("quick");
     let file = workspace.worktree().join("a.txt");
     let changed = std::fs::read_to_string(&file).unwrap().to_uppercase();
     std::fs::write(&file, changed).unwrap();
     until_next_second();
-    assert_eq!(agent(&workspace, &["diff", "--name-only"]), "a.txt");
+    assert_eq!(agent_git(&workspace, &["diff", "--name-only"]), "a.txt");
     let settled = workspace.dispose(KeepPolicy::Auto).unwrap();
     assert!(settled.kept, "{settled:?}");
     assert_eq!(settled.uncommitted, [std::path::Path::new("a.txt")]);

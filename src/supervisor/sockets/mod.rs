@@ -162,13 +162,13 @@ impl SocketHandler {
                 (Err(_), Host::Address(_)) => {
                     peer_registry.count_refused(&host.to_string(), to.port());
                     let option = host_option(NETWORK.0, &host.to_string(), to.port());
-                    refuse_with(
+                    record_refusal_with_option(
                         context,
                         EventType::DenyConnect,
                         notification.tid,
                         &format!("connect to {to}"),
                         NETWORK,
-                        option,
+                        option.as_deref(),
                     );
                     return Some(Reply::Error(libc::EACCES));
                 }
@@ -328,13 +328,13 @@ impl SocketHandler {
                 );
                 let option = Some(format!("--listen {}", at.port()));
                 let refusal = (NETWORK.0, reason.as_str());
-                refuse_with(
+                record_refusal_with_option(
                     context,
                     EventType::DenyBind,
                     notification.tid,
                     &format!("bind to {at}"),
                     refusal,
-                    option,
+                    option.as_deref(),
                 );
                 Reply::Error(libc::EACCES)
             }
@@ -511,13 +511,13 @@ fn record_denied_host(context: &mut CallContext, tid: i32, host: &str, port: u16
 }
 
 /// Records a denial together with the option of `guard run` that would allow it.
-fn refuse_with(
+fn record_refusal_with_option(
     context: &mut CallContext,
     event_type: EventType,
     tid: i32,
     what: &str,
     (rule, reason): Refusal<'_>,
-    allow_with: Option<String>,
+    allow_with: Option<&str>,
 ) {
     let data = serde_json::json!({
         "pid": tid, "what": what, "rule": rule, "reason": reason, "allow_with": allow_with,
