@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::Scratch;
+use crate::support::{Scratch, skip};
 
 fn guard(home: &Scratch, arguments: &[&str]) -> String {
     let project = home.0.join("project");
@@ -50,7 +50,7 @@ fn a_result_tells_what_held_each_boundary() {
         if result["success"] != true {
             let message = result["error_detail"]["message"].as_str().unwrap_or_default().to_string();
             assert!(message.contains("namespaces"), "{result}");
-            eprintln!("SKIP: --namespaces {choice}: {message}");
+            skip(&format!("--namespaces {choice}"), &message);
             continue;
         }
         let held_by = &result["enforcement"]["held_by"];

@@ -129,7 +129,7 @@ END",
     user.types("test \"$(git count-objects)\" = \"$(guard diff > /dev/null; git count-objects)\"");
     user.types("cd \"$(guard worktree path task/a)\" && git status --porcelain | grep -qx ' M README.md'");
     user.sees("guard worktree diff task/a", 0, &["omits uncommitted paths: README.md, sub/; `guard diff 0"]);
-    user.sees("guard diff nonsense", 2, &["no run with a worktree matches \"nonsense\""]);
+    user.sees("guard diff nonsense", 2, &["no run matches \"nonsense\""]);
     user.sees("cd / && guard diff", 2, &["not in a git repository"]);
     // The user goes on in the worktree.
     user.types("cd \"$(guard worktree path task/a)\" && git add README.md && git commit -qm mine && echo z > z && git add z");
@@ -307,7 +307,7 @@ fn nothing_changes_when_something_is_in_the_way() {
         &["worked in another repository", "run `guard apply` there"],
         "true",
     );
-    refused("true", "guard apply nonsense", 2, &["no run with a worktree matches \"nonsense\""], "true");
+    refused("true", "guard apply nonsense", 2, &["no run matches \"nonsense\""], "true");
     // It works all the same.
     user.types("guard apply");
 }
