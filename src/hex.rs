@@ -1,6 +1,6 @@
-//! Hexadecimal text of bytes, such as hashes and object ids.
+//! Writes bytes, such as hashes and object ids, as hexadecimal text.
 
-/// Two lower-case digits for each byte.
+/// Writes each byte as two lower-case hexadecimal digits.
 pub(crate) fn encode(bytes: impl AsRef<[u8]>) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value)]);

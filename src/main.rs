@@ -1,4 +1,4 @@
-//! The `guard` program. All code is in the library.
+//! The `guard` program. It only calls the library, which contains all code.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Enums whose variants each have one fixed string, written in one table.
+//! A macro for enums in which every variant has one fixed string. Each enum is written as a table of variants and
+//! strings.
 
 /// Defines an enum from a table of variants and strings, with `ALL`, `as_str`, `Display`, `Serialize` and `FromStr`.
 macro_rules! string_enum {
@@ -15,10 +16,10 @@ macro_rules! string_enum {
         }
 
         impl $name {
-            /// Every variant, in the order of the table.
+            /// Every variant, in the order in which the enum lists them.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The string that files and output use for the variant.
+            /// The string that represents the variant in files and output.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
@@ -52,7 +53,7 @@ macro_rules! string_enum {
 }
 pub(crate) use string_enum;
 
-/// A string that no variant of the enum has.
+/// The error for a string that no variant of the enum has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown name `{0}`")]
 pub struct UnknownName(pub String);

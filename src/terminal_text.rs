@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 
-/// Whether a character is not drawn, or changes how others are drawn: `Default_Ignorable_Code_Point` and `Bidi_Control` of
-/// Unicode 16, line and paragraph separators, interlinear annotations.
+/// Whether a character is not drawn, or changes how other characters are drawn: `Default_Ignorable_Code_Point` and
+/// `Bidi_Control` of Unicode 16, line and paragraph separators, interlinear annotations.
 pub(crate) fn is_invisible(character: char) -> bool {
     matches!(character,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
@@ -30,7 +30,7 @@ pub(crate) fn replace(text: &str) -> String {
     text.chars().map(|one| if is_unsafe(one) { '\u{fffd}' } else { one }).collect()
 }
 
-/// Turns the text into one line: tabs and line ends become spaces, other unsafe characters U+FFFD.
+/// Turns the text into one line: tabs and line ends become spaces, other unsafe characters become U+FFFD.
 pub(crate) fn one_line(text: &str) -> String {
     let shown = |one: char| match one {
         '\t' | '\n' | '\r' => ' ',
@@ -40,7 +40,7 @@ pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Escapes every unsafe character except tabs, as in `\u{202e}` or `\n`.
+/// Escapes every unsafe character except tabs, for example as `\u{202e}` or `\n`.
 pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return text.into();
@@ -82,7 +82,7 @@ pub(crate) fn after(text: &str, most: usize) -> &str {
 mod tests {
     use super::*;
 
-    /// The properties as the Unicode Character Database 16.0 lists them.
+    /// The ranges of characters that the Unicode Character Database 16.0 lists as `Default_Ignorable_Code_Point`.
     const DEFAULT_IGNORABLE: [(u32, u32); 17] = [
         (0xad, 0xad),
         (0x34f, 0x34f),
@@ -107,7 +107,7 @@ mod tests {
     const OTHERS: [(u32, u32); 6] =
         [(0, 0x1f), (0x7f, 0x9f), (0x2028, 0x2029), (0xfff9, 0xfffb), (0xfdd0, 0xfdef), (0xfffe, 0xffff)];
 
-    /// Every character there is: unsafe if it is in the lists, and not otherwise.
+    /// Exactly the characters in the lists, and the last two of each Unicode plane, are unsafe.
     #[test]
     fn the_set_is_the_one_of_the_lists() {
         let lists = || DEFAULT_IGNORABLE.iter().chain(&BIDI_CONTROL).chain(&OTHERS);

@@ -39,7 +39,7 @@ impl OutputFormat {
     }
 }
 
-/// Everything guard knows about one agent CLI, as read from its file in `policies/agents/`.
+/// Everything guard knows about one agent CLI, read from its TOML file in `policies/agents/`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter {
@@ -50,38 +50,38 @@ pub struct Adapter {
     pub description: String,
     /// File names of the CLI's executable, by which `of_program` recognizes it.
     pub programs: Vec<String>,
-    /// Whether guard's own test suite runs the real CLI.
+    /// Whether guard's own tests run the real CLI.
     pub is_tested: bool,
-    /// The oldest supported version of the CLI, and why older ones do not work.
+    /// The oldest supported version of the CLI, and why older versions do not work.
     pub oldest: Option<Oldest>,
-    /// The newest version of the CLI that was tested.
+    /// The newest version of the CLI with which guard was tested.
     pub newest: Option<String>,
-    /// The npm package whose `package.json` states the installed version.
+    /// The npm package of the CLI; its `package.json` states the installed version.
     pub package: Option<String>,
     /// Network presets that the CLI needs.
     #[serde(default)]
     pub presets: Vec<String>,
     /// The model to use when the request names none.
     pub model: Option<String>,
-    /// Model aliases: the name in a request, and the name that the CLI expects.
+    /// Model aliases: the name used in a request → the name that the CLI expects.
     #[serde(default)]
     pub models: BTreeMap<String, String>,
     /// How guard starts the CLI: arguments, environment, and files in its home directory.
     pub start: Start,
-    /// How `guard run` interprets a command line that the user wrote for this CLI.
+    /// How `guard run` interprets a command line that the user typed for this CLI.
     #[serde(default)]
     pub command_line: CommandLine,
-    /// What `guard run` keeps of the CLI's home directory for the next run in the same repository.
+    /// Which files of the CLI's home directory `guard run` keeps for the next run in the same repository.
     #[serde(default)]
     pub history: History,
     /// How guard reads the CLI's output in the `stream-json` format.
     pub stream: Stream,
     /// How guard reads the single object that the CLI prints in the `json` format.
     pub object: Option<EventRule>,
-    /// The error kind for each exit code.
+    /// The error kind that each exit code of the CLI indicates.
     #[serde(default)]
     pub exits: BTreeMap<String, ErrorKind>,
-    /// The error kind for known phrases in the output, used where the exit code is not specific.
+    /// The error kinds that known phrases in the output indicate, used where the exit code is not specific.
     #[serde(default)]
     pub message: Vec<MessageRule>,
     /// How the CLI reports when an exhausted quota is available again.
@@ -94,20 +94,19 @@ pub struct Adapter {
     pub uses_login: bool,
 }
 
-/// A login with an account instead of an API key. guard copies it into runs only if the user has enabled that.
+/// A login with an account instead of an API key. guard copies the login into runs only if the user has enabled that.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Login {
     /// The credential file, relative to the home directory.
     pub file: String,
-    /// Values in the file that the CLI replaces when it refreshes the login, as JSON keys separated by dots.
+    /// Values in the credential file that the CLI replaces when it refreshes the login, as JSON keys separated by dots.
     pub refreshed: Vec<String>,
     /// Instructions for the user on how to log in.
     pub how: String,
     /// Hosts that the CLI contacts directly when it uses the login. They replace the adapter's network presets.
     pub hosts: Vec<String>,
-    /// Substitutions in the text of the home files when the login is used: the text to find, and its
-    /// replacement.
+    /// Replacements in the text of the home files when the login is used: the text to find → its replacement.
     #[serde(default)]
     pub replace: BTreeMap<String, String>,
 }
@@ -118,7 +117,7 @@ pub struct Login {
 pub struct Oldest {
     /// The version number.
     pub version: String,
-    /// What earlier versions lack.
+    /// What earlier versions lack, as text for an error message.
     pub reason: String,
 }
 
@@ -126,10 +125,10 @@ pub struct Oldest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// Phrases that precede the time to wait.
+    /// Phrases in the CLI's output that precede the time to wait.
     #[serde(default)]
     pub wait_after: Vec<String>,
-    /// Phrases that say that the daily quota is used up.
+    /// Phrases in the CLI's output that say that the daily quota is used up.
     #[serde(default)]
     pub daily: Vec<String>,
     /// The time zone in which the daily quota resets at midnight.
@@ -151,7 +150,7 @@ pub struct Start {
     /// that makes it plain text.
     #[serde(default)]
     pub leading: BTreeMap<String, String>,
-    /// The values for `{approval}`.
+    /// The values that replace `{approval}`.
     #[serde(default)]
     pub approval: Approval,
     /// The prompt argument to use when the real prompt is too long for a command line and goes to standard
@@ -161,13 +160,13 @@ pub struct Start {
     /// itself, in which case guard reads the id from the output.
     #[serde(default)]
     pub begin_session: Vec<String>,
-    /// Additional arguments that resume a session; `{session}` is the id by which the CLI knows it.
+    /// Additional arguments that resume a session; `{session}` is the CLI's own id of the session.
     #[serde(default)]
     pub resume_session: Vec<String>,
     /// Paths in the home directory that belong to a session and are kept between its turns.
     #[serde(default)]
     pub keep: Vec<String>,
-    /// Environment variables to set.
+    /// Environment variables to set for the CLI.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// Files to create in the run's private home directory.
@@ -179,42 +178,42 @@ pub struct Start {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommandLine {
-    /// First arguments (subcommands) with which the CLI does not contact a model. Guard then adds no
-    /// arguments and requires no key.
+    /// First arguments (subcommands) with which the CLI does not contact a model. For these, guard adds no arguments
+    /// and requires no key.
     pub other_commands: Vec<String>,
     /// Arguments that make a run unattended even when it has a terminal.
     pub unattended: Vec<String>,
-    /// Arguments that guard inserts before the user's.
+    /// Arguments that guard inserts before the user's arguments.
     pub add: Vec<AddedArguments>,
     /// Options whose value is the name of an output format.
     pub format_options: Vec<String>,
-    /// Options that select an output format by themselves.
+    /// Options that select an output format without a value: the option → the format.
     pub format_flags: BTreeMap<String, OutputFormat>,
     /// Variables of [`Start::environment`] that guard does not set when the CLI runs on a terminal, so that the
     /// user's own values apply.
     pub of_the_terminal: Vec<String>,
 }
 
-/// Arguments that guard inserts before the user's.
+/// Arguments that guard inserts before the user's arguments, and the conditions for doing so.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddedArguments {
     /// The arguments to insert.
     pub arguments: Vec<String>,
-    /// Do not insert them when the user has given one of these options.
+    /// The arguments are not inserted if the user has given one of these options.
     #[serde(default)]
     pub unless: Vec<String>,
-    /// Insert them only when the run is unattended.
+    /// Whether the arguments are inserted only into unattended runs.
     #[serde(default)]
     pub only_unattended: bool,
 }
 
-/// What `guard run` keeps of a CLI's home directory for the next run in the same repository. A CLI files its
-/// conversations under its working directory, and every run has a different one.
+/// Which files of a CLI's home directory `guard run` keeps for the next run in the same repository. A CLI stores its
+/// conversations by working directory, and every run has a different working directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct History {
-    /// Files and directories relative to the home directory. `{directory-name}` is the working directory as
+    /// Files and directories to keep, relative to the home directory. `{directory-name}` is the working directory as
     /// the CLI encodes it in a file name: every character other than a letter or digit becomes a dash.
     pub keep: Vec<String>,
     /// Files that associate the current working directory with the CLI's history. `{directory}` is the
@@ -226,9 +225,9 @@ pub struct History {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
-    /// The CLI acts without asking.
+    /// The value with which the CLI acts without asking.
     pub yolo: String,
-    /// The CLI asks before it acts.
+    /// The value with which the CLI asks before it acts.
     pub asks: String,
 }
 
@@ -236,18 +235,18 @@ pub struct Approval {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HomeFile {
-    /// The path, relative to the home directory.
+    /// The path of the file, relative to the home directory.
     pub path: String,
-    /// The content. `{NAME-port}` is the loopback port of the gateway NAME, and `{directory}` is the run's
+    /// The content of the file. `{NAME-port}` is the loopback port of the gateway NAME, and `{directory}` is the run's
     /// working tree, escaped for a double-quoted string.
     pub text: String,
-    /// Substitutions in `text` when a person uses the CLI on a terminal: the text to find, and its replacement.
+    /// Replacements in `text` when a person uses the CLI on a terminal: the text to find → its replacement.
     #[serde(default)]
     pub on_terminal: BTreeMap<String, String>,
 }
 
 impl HomeFile {
-    /// The content for a CLI that a person uses on a terminal.
+    /// The content of the file for a CLI that a person uses on a terminal.
     pub fn terminal_text(&self) -> String {
         self.on_terminal.iter().fold(self.text.clone(), |text, (part, other)| text.replace(part, other))
     }
@@ -257,45 +256,45 @@ impl HomeFile {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stream {
-    /// The key that holds the kind of a line.
+    /// The JSON key whose value is the kind of the line.
     pub kind_key: String,
-    /// Rules for the known kinds of lines.
+    /// Rules for the kinds of lines that guard interprets.
     pub event: Vec<EventRule>,
 }
 
-/// What one kind of line means. Paths are keys separated by dots; a number is an index into a list. Of
-/// several alternative paths, separated by `|`, the first that leads to a value counts.
+/// What one kind of output line means. A path in a rule consists of keys separated by dots; a number is an index into a
+/// list. Several paths separated by `|` are alternatives: the first that leads to a value counts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventRule {
     /// The kind of line that the rule applies to.
     pub kind: String,
-    /// An additional condition on the line. The first rule that matches a line applies.
+    /// An additional condition on the line. If several rules match a line, the first one applies.
     pub when: Option<When>,
     /// The type of the event that guard reports for the line.
     pub becomes: EventType,
     /// The path of the text that becomes the event's message.
     pub text: Option<String>,
-    /// The path of the session id.
+    /// The path of the session id in the line.
     pub session: Option<String>,
-    /// When this condition holds, `text` is appended to the answer.
+    /// The text is appended to the agent's answer if this condition holds.
     pub answer_when: Option<When>,
-    /// Whether to discard the answer collected so far, because it was intermediate output.
+    /// Whether the line discards the answer collected so far, because that was intermediate output.
     #[serde(default)]
     pub restarts_answer: bool,
-    /// The path of the complete answer. If the path is set and the value is missing, the run did not succeed.
+    /// The path of the complete answer. If a path is given but the line has no value there, the run did not succeed.
     pub answer: Option<String>,
-    /// Whether this is the final line of the output.
+    /// Whether a line of this kind is the last one of the output.
     #[serde(default)]
     pub is_last: bool,
-    /// The line reports success when all of these conditions hold.
+    /// The conditions that must all hold for the line to report success.
     #[serde(default)]
     pub success_when: Vec<When>,
-    /// The line does not report success if this path has a value.
+    /// A path that must have no value for the line to report success.
     pub success_unless: Option<String>,
-    /// The path of the error message.
+    /// The path of the error message in the line.
     pub error: Option<String>,
-    /// The path of the usage figures.
+    /// The path of the usage figures in the line.
     pub usage: Option<String>,
 }
 
@@ -303,19 +302,19 @@ pub struct EventRule {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
-    /// The path of the value.
+    /// The path of the value to compare.
     pub key: String,
-    /// The required value.
+    /// The value that makes the condition true.
     pub value: Value,
 }
 
-/// The error kind that known phrases in a message indicate.
+/// An error kind, and the phrases in a message that indicate it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MessageRule {
-    /// Phrases, of which any one must occur. Case is ignored.
+    /// The phrases, of which at least one must occur in the message. Case is ignored.
     pub contains: Vec<String>,
-    /// The error kind they indicate.
+    /// The error kind that the phrases indicate.
     pub kind: ErrorKind,
 }
 
@@ -344,8 +343,7 @@ pub fn of_program(program: &Path) -> Option<Adapter> {
 }
 
 impl Adapter {
-    /// Applies the user's configuration: uses the account login instead of an API key if the user has enabled
-    /// that.
+    /// Applies the user's configuration: selects the account login instead of an API key if the user has enabled that.
     #[must_use]
     pub fn configured(mut self, config: &Config) -> Self {
         let Some(login) = self.login.clone().filter(|_| config.copies_login(&self.name)) else { return self };
@@ -365,7 +363,7 @@ impl Adapter {
         config.map(|config| self.configured(&config))
     }
 
-    /// Hosts that the CLI contacts directly, not through a gateway.
+    /// Hosts that the CLI contacts directly instead of through a gateway.
     pub fn hosts(&self) -> Vec<String> {
         self.login.iter().filter(|_| self.uses_login).flat_map(|login| login.hosts.clone()).collect()
     }
@@ -375,7 +373,7 @@ impl Adapter {
         !self.start.resume_session.is_empty()
     }
 
-    /// Whether the CLI chooses session ids itself instead of accepting one.
+    /// Whether the CLI chooses session ids itself instead of accepting one from guard.
     pub fn chooses_session_ids(&self) -> bool {
         self.has_sessions() && self.start.begin_session.is_empty()
     }
@@ -385,7 +383,7 @@ impl Adapter {
         self.exits.get(&code.to_string()).copied()
     }
 
-    /// The error kind that the adapter's phrases indicate for a text of the CLI.
+    /// The error kind that the adapter's phrases indicate for a text that the CLI printed.
     pub(super) fn kind_of_message(&self, text: &str) -> Option<ErrorKind> {
         let text = text.to_lowercase();
         let matches =

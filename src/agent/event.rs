@@ -39,7 +39,7 @@ impl AgentEvent {
     }
 }
 
-/// The timestamp of an event that was stored without one.
+/// The timestamp for a stored event that has none.
 fn never() -> SystemTime {
     SystemTime::UNIX_EPOCH
 }

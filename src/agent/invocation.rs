@@ -1,5 +1,5 @@
-//! Turns what an agent is asked ([`InvocationSpec`]) into a command line for its CLI ([`Invocation`]): arguments,
-//! standard input, environment, files in the home directory, and network presets.
+//! Turns a request to an agent ([`InvocationSpec`]) into a command line for the agent's CLI ([`Invocation`]):
+//! arguments, standard input, environment, files in the home directory, and network presets.
 //!
 //! Pure data: nothing here starts a process or reads a file. The prompt is substituted last, so that
 //! placeholders inside a prompt are never expanded.
@@ -13,16 +13,16 @@ const LONG_PROMPT: usize = 100 << 10;
 /// loses output that exceeds the pipe buffer when it exits.
 const LONGEST_PROMPT: usize = 512 << 10;
 
-/// What an agent is asked, and with which options: the input of [`Adapter::invocation`].
+/// What to ask an agent, and with which options: the input of [`Adapter::invocation`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InvocationSpec {
-    /// The prompt.
+    /// The text that the agent is given.
     pub prompt: String,
-    /// The model; the adapter's default if absent.
+    /// The model to use. `None` means the adapter's default.
     pub model: Option<String>,
     /// Whether the agent acts without asking for approval.
     pub yolo: bool,
-    /// The session id, and whether to resume that session.
+    /// The session's id, and whether to resume the session instead of beginning it.
     pub session: Option<(String, bool)>,
     /// The output format to request from the CLI.
     pub format: OutputFormat,
@@ -33,17 +33,17 @@ pub struct InvocationSpec {
 pub struct Invocation {
     /// The arguments after the program name.
     pub arguments: Vec<String>,
-    /// The text for standard input.
+    /// The text to pass on standard input, if any.
     pub input: Option<String>,
-    /// Environment variables to set.
+    /// Environment variables to set for the CLI.
     pub environment: Vec<(String, String)>,
-    /// Files to create in the private home directory: path and content.
+    /// Files to create in the run's private home directory: path and content.
     pub home_files: Vec<(String, String)>,
     /// Network presets that the run needs.
     pub presets: Vec<String>,
-    /// Hosts that the CLI contacts directly, not through a gateway.
+    /// Hosts that the CLI contacts directly instead of through a gateway.
     pub hosts: Vec<String>,
-    /// Paths in the home directory to keep for the session.
+    /// Paths in the home directory that are kept for the next turn of the session.
     pub keep: Vec<String>,
 }
 
@@ -77,12 +77,12 @@ impl Adapter {
         }
     }
 
-    /// The longest prompt, in bytes, that this CLI can be given.
+    /// The maximum length of a prompt for this CLI, in bytes.
     pub fn longest_prompt(&self) -> usize {
         if self.start.long_prompt.is_some() { LONGEST_PROMPT } else { LONG_PROMPT }
     }
 
-    /// Escapes a prompt prefix that the CLI would interpret as one of its own commands.
+    /// Escapes the beginning of a prompt if the CLI would interpret it as one of its own commands.
     fn escape_leading_command(&self, prompt: &str) -> String {
         let leading = self.start.leading.iter().find(|(begins, _)| prompt.starts_with(begins.as_str()));
         match leading {

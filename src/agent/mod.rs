@@ -1,9 +1,8 @@
-//! Agent CLIs: how guard starts one, how it reads its output, and how it interprets its exit.
+//! Agent CLIs: how guard starts them, reads their output, and interprets their exit codes.
 //!
-//! Input is a question and the CLI's output; output is an invocation, events and a conclusion. Everything
-//! specific to one CLI is data in `policies/agents/`: arguments, settings for unattended runs, event kinds,
-//! exit codes. This module interprets that data and does no I/O. No other module may know details of a
-//! particular CLI.
+//! Input is a request and the CLI's output; output is an invocation, events and a conclusion. Everything specific to
+//! one CLI is data in `policies/agents/`: arguments, settings for unattended runs, event kinds, exit codes. This module
+//! interprets that data and does no I/O. No other module may know details of a particular CLI.
 #![forbid(unsafe_code)]
 
 mod adapter;

@@ -1,8 +1,8 @@
 //! Parses a CLI's output line by line into events, and finally into a [`Conclusion`].
 //!
-//! Lines that are not JSON, unknown kinds and missing fields are not errors: the parser passes them on
-//! unchanged and counts them. Only the adapter's rules decide what counts as success. Memory is bounded
-//! whatever the CLI prints, and every byte is inspected a constant number of times.
+//! Lines that are not JSON, unknown kinds of lines and missing fields are not errors: the parser passes such lines on
+//! unchanged and counts them. Only the adapter's rules decide what counts as success. Memory is bounded whatever the
+//! CLI prints, and every byte is inspected a constant number of times.
 
 use std::time::SystemTime;
 
@@ -14,27 +14,27 @@ use super::retry_after::Wait;
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
 
-/// The longest line or object that is parsed; a longer one is only counted.
+/// The maximum length of a line or JSON object, in bytes. A longer one is not parsed, only counted.
 const LONGEST_LINE: usize = 16 << 20;
-/// The largest answer, in bytes, that is kept.
+/// The maximum length of the answer, in bytes.
 const LARGEST_ANSWER: usize = 16 << 20;
-/// How many positions of the CLI's standard error are tried as the start of a JSON object.
+/// The maximum number of positions in the CLI's standard error that are tried as the start of a JSON object.
 const MOST_OBJECTS: usize = 32;
 
-/// How many distinct unknown event types a conclusion lists.
+/// The maximum number of distinct unknown event types that a conclusion lists.
 const MOST_KINDS: usize = 20;
 
-/// Longer event messages are truncated to this many bytes.
+/// The maximum length of an event's message, in bytes. Longer messages are truncated.
 const LONGEST_MESSAGE: usize = 64 << 10;
 
 /// How the CLI's process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// It exited with this code.
+    /// The process exited with this code.
     Code(i32),
-    /// A signal that guard did not send killed it.
+    /// The process was killed by this signal, which guard did not send.
     Signal(i32),
-    /// guard ended it for a reason that the run's result states, such as a timeout.
+    /// guard ended the process for a reason that the run's result states, such as a timeout.
     EndedByGuard,
 }
 
@@ -47,7 +47,7 @@ pub struct Conclusion {
     pub answer: String,
     /// The id of the agent's session.
     pub session: Option<String>,
-    /// The kind and message of the error.
+    /// The kind and message of the error, if the agent failed.
     pub error: Option<(ErrorKind, String)>,
     /// How long to wait before a retry, if the CLI reported it.
     pub wait: Option<Wait>,
@@ -61,7 +61,7 @@ pub struct Conclusion {
     pub unreadable: u64,
 }
 
-/// The incremental parser for the output of one run.
+/// Parses the output of one run incrementally.
 #[derive(Debug)]
 pub struct OutputParser {
     adapter: Adapter,
@@ -70,16 +70,17 @@ pub struct OutputParser {
     time: SystemTime,
     line: Vec<u8>,
     is_too_long: bool,
-    /// The lines so far of an object that is not complete yet.
+    /// The lines read so far of a JSON object that is not complete yet.
     object: Vec<u8>,
     conclusion: Conclusion,
-    /// Whether the last line reported success or failure.
+    /// Whether the output's final line reported success; `None` if there is no final line yet, or other output followed
+    /// it.
     verdict: Option<bool>,
-    /// The most recent error message.
+    /// The most recent error message in the output.
     last_error: Option<String>,
 }
 
-/// Returns the value at the first of several paths (separated by `|`) that exists.
+/// Returns the value at the first existing one of several paths, which are separated by `|`.
 fn find<'v>(value: &'v Value, paths: &str) -> Option<&'v Value> {
     let step = |value: &'v Value, key: &str| match value {
         Value::Array(items) => items.get(key.parse::<usize>().ok()?),
@@ -100,7 +101,7 @@ fn condition_holds(value: &Value, when: &When) -> bool {
 }
 
 impl EventRule {
-    /// Whether a line of this kind reports success.
+    /// Whether a line to which this rule applies reports success.
     fn reports_success(&self, value: &Value) -> bool {
         let is_there = |path: &String| find(value, path).is_some();
         self.success_when.iter().all(|when| condition_holds(value, when))
@@ -125,7 +126,7 @@ impl OutputParser {
         }
     }
 
-    /// Sets the time at which the output passed to [`Self::feed`] from now on was printed.
+    /// Sets the time at which the CLI printed the bytes that the following calls of [`Self::feed`] receive.
     pub fn at(&mut self, time: SystemTime) {
         self.time = time;
     }
@@ -161,7 +162,7 @@ impl OutputParser {
         self.buffer_line(bytes);
     }
 
-    /// Parses a final line that has no newline.
+    /// Parses the last line if it does not end with a newline.
     pub fn finish(&mut self, mut on_event: impl FnMut(AgentEvent)) {
         let line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.is_too_long) {
@@ -174,7 +175,7 @@ impl OutputParser {
         }
     }
 
-    /// Appends to the incomplete line. A line that becomes too long is discarded.
+    /// Appends bytes to the incomplete line. A line that becomes too long is discarded.
     fn buffer_line(&mut self, bytes: &[u8]) {
         if self.is_too_long || self.line.len() + bytes.len() > LONGEST_LINE {
             self.is_too_long = true;
@@ -229,8 +230,8 @@ impl OutputParser {
         }
     }
 
-    /// Parses a line of the `json` format: part of the object, or other text. An object begins and ends at
-    /// the beginning of a line.
+    /// Parses a line of the `json` format, which is part of the JSON object or other text. The object starts with a
+    /// line that begins with `{`. It ends on that line, or with a line that begins with `}`.
     fn read_object_line(&mut self, line: &[u8], on_event: &mut impl FnMut(AgentEvent)) {
         let begins = line.starts_with(b"{");
         if begins && !std::mem::take(&mut self.object).is_empty() {
@@ -315,7 +316,7 @@ impl OutputParser {
         }
     }
 
-    /// Sets the verdict for the formats that have no final line, from the exit and the output.
+    /// Sets the verdict for formats without a final line that reports it, from the exit code and the output.
     fn settle_verdict(&mut self, ending: Ending, stderr: &str) {
         match self.format {
             OutputFormat::StreamJson => {}
@@ -364,7 +365,7 @@ impl OutputParser {
         found
     }
 
-    /// The kind and message of the failure.
+    /// The kind and message of the error, for a run that did not succeed.
     fn failure(&self, ending: Ending, stderr: &str) -> (ErrorKind, String) {
         let adapter = &self.adapter;
         let words = self.last_error.clone().unwrap_or_else(|| self.most_specific_line(stderr));
@@ -388,7 +389,7 @@ impl OutputParser {
         (kind, if words.is_empty() { how } else { format!("{how}: {words}") })
     }
 
-    /// The last line with a known phrase, or else the last line.
+    /// The last line of `text` that contains a known phrase, or else its last line.
     fn most_specific_line(&self, text: &str) -> String {
         let lines = || text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
         let known = lines().find(|line| self.adapter.kind_of_message(line).is_some());
@@ -396,7 +397,7 @@ impl OutputParser {
     }
 }
 
-/// Returns the last JSON object in the text that this rule can interpret.
+/// Returns the last JSON object in the text that the rule can interpret.
 fn last_object(text: &str, rule: &EventRule) -> Option<Value> {
     let mut end = text.len();
     for _ in 0..MOST_OBJECTS {
@@ -413,7 +414,7 @@ fn last_object(text: &str, rule: &EventRule) -> Option<Value> {
     None
 }
 
-/// Truncates a text to at most this many bytes, at a character boundary.
+/// Truncates a text to at most `most` bytes, at a character boundary.
 fn truncate(text: &mut String, most: usize) {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or_default());

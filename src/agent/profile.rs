@@ -1,9 +1,9 @@
 //! Prepares `guard run` for a CLI that an adapter knows, so that `guard run -- gemini -p "…"` works without
 //! any setup other than installing guard and the CLI.
 //!
-//! Input is the user's command line; output is a [`Profile`] with the arguments, environment and home files
-//! to add. The user's own arguments are never changed. Added arguments come before them, and `--dry-run`
-//! shows them.
+//! Input is the user's command line; output is a [`Profile`] with the arguments, environment and home files to add. The
+//! user's own arguments are never changed. Added arguments are inserted before them, and `--dry-run` shows the added
+//! arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::path::Path;
 use super::adapter::{Adapter, CommandLine, OutputFormat};
 use crate::policy::{Config, key_variables, preset};
 
-/// How `guard run` runs one command line of a known CLI.
+/// How `guard run` runs a command line that the user typed for a known CLI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     /// The adapter of the CLI.
@@ -20,9 +20,9 @@ pub struct Profile {
     pub is_unattended: bool,
     /// Whether the command contacts a model.
     pub asks_model: bool,
-    /// Arguments to insert before the user's.
+    /// Arguments to insert before the user's arguments.
     pub added: Vec<String>,
-    /// The output format that the command selects.
+    /// The output format that the command line selects.
     pub format: OutputFormat,
 }
 
@@ -35,14 +35,14 @@ pub struct Profile {
 pub struct MissingKey {
     /// The name of the gateway that adds the key to the agent's requests.
     pub gateway: String,
-    /// The environment variables that may hold the key. None of them is set.
+    /// The environment variables that may hold the key, none of which is set.
     pub variables: Vec<String>,
     /// The path of the user's configuration file.
     pub config: String,
 }
 
 impl Adapter {
-    /// Interprets a command line of this CLI. `arguments` are those after the program name.
+    /// Interprets a command line of this CLI. `arguments` are the arguments after the program name.
     pub fn profile(&self, arguments: &[OsString], has_terminal: bool) -> Profile {
         let line = &self.command_line;
         let is_other = arguments
@@ -65,8 +65,8 @@ impl Adapter {
     }
 }
 
-/// Returns the first gateway of these network presets whose key is missing. `is_set` says whether a variable
-/// has a value in the caller's environment.
+/// Returns the error for the first gateway of these network presets whose key is missing. `is_set` says whether a
+/// variable has a value in the caller's environment.
 pub fn missing_key(presets: &[String], config: &Config, is_set: impl Fn(&str) -> bool) -> Option<MissingKey> {
     let gateways = presets.iter().filter_map(|name| preset(name)).flat_map(|preset| preset.gateway);
     for gateway in gateways {
@@ -136,7 +136,7 @@ fn has_option(arguments: &[OsString], option: &str) -> bool {
     before_end_of_options(arguments).any(is_it)
 }
 
-/// The arguments before `--`.
+/// The arguments before `--`, which ends the options.
 fn before_end_of_options(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
     arguments.iter().take_while(|argument| argument.as_os_str() != OsStr::new("--"))
 }

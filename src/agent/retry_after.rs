@@ -1,4 +1,4 @@
-//! Extracts from a CLI's error text when an exhausted quota is available again. CLIs report it only in prose.
+//! Extracts from a CLI's error text when an exhausted quota is available again. CLIs state this only in prose.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use super::adapter::Quota;
 /// How long to wait before a retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wait {
-    /// Wait this long.
+    /// Wait for this duration.
     For(Duration),
-    /// Wait until the next day begins, in this time zone if it is known.
+    /// Wait until the next day begins, in this time zone if the adapter names one.
     NextDay(Option<String>),
 }
 
-/// An upper bound for plausible waits (one year). A longer one is ignored as an error or as hostile output.
+/// The longest plausible wait, in seconds (one year). A longer one is ignored as an error or as hostile output.
 const LONGEST: f64 = 366.0 * 24.0 * 3600.0;
 
 impl Quota {
-    /// Returns the wait that this text announces, if any.
+    /// Returns how long to wait according to an error text of the CLI, if the text says so.
     pub fn wait(&self, words: &str) -> Option<Wait> {
         let lower = words.to_lowercase();
         if self.daily.iter().any(|part| lower.contains(&part.to_lowercase())) {
@@ -50,7 +50,7 @@ fn time(text: &str) -> Option<Duration> {
     seconds.filter(|seconds| (0.0..=LONGEST).contains(seconds)).map(Duration::from_secs_f64)
 }
 
-/// The length of a unit in seconds.
+/// The length of a unit of time, in seconds.
 fn unit(name: &str) -> Option<f64> {
     match name {
         "ms" => Some(0.001),

@@ -10,7 +10,7 @@ pub const RULES: &str = "The caller must provide the engineering context; guard 
     and suggest returning to the decision stage. The agent cannot ask questions while it works: with insufficient information it takes the \
     smallest, safest option, never widens the scope without stating the risk, and marks each Assumption.";
 
-/// A language of the template.
+/// The language in which the template is rendered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Language {
     /// The English template.
@@ -20,12 +20,12 @@ pub enum Language {
     Chinese,
 }
 
-/// The caller's values for the template. An empty field appears as a placeholder.
+/// The caller's values for the template. For an empty field, the template shows a placeholder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestText {
     /// The contract, engineering principles and project context.
     pub context: String,
-    /// The type of task: advice, review or execute.
+    /// The type of task: `advice`, `review` or `execute`.
     pub task_type: String,
     /// Background information for the agent.
     pub background: String,

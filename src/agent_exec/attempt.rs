@@ -1,7 +1,7 @@
 //! Runs one attempt: starts guard itself as a child process and reads its events line by line.
 //!
-//! Input is a prepared request; output is an [`AttemptOutcome`]. The decision about a retry is made in
-//! `retry`, not here.
+//! Input is a prepared request; output is an [`AttemptOutcome`]. The module `retry`, not this one, decides whether to
+//! try again.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -19,19 +19,20 @@ use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 use crate::sys::pre_exec::terminate_with_parent;
 use crate::transcript::EventType;
 
-/// What one attempt produced: the run's result, and what the agent's output says.
+/// What one attempt produced: the result of the run, and what guard concluded from the agent's output.
 pub(super) struct AttemptOutcome {
     pub(super) result: RunResult,
     pub(super) conclusion: Option<Conclusion>,
     pub(super) messages: Vec<Value>,
     /// The end of the agent's standard error.
     pub(super) stderr: String,
-    /// Remarks about the run for the `notes` of the result.
+    /// Remarks about the run, which become part of the result's `notes`.
     pub(super) notes: Vec<String>,
 }
 
 impl AttemptOutcome {
-    /// The kind of error. If guard ended the run, its own error takes precedence over the agent's.
+    /// The kind of error, if the attempt failed. If guard ended the run, guard's own error takes precedence over the
+    /// agent's.
     pub(super) fn error_kind(&self) -> Option<ErrorKind> {
         let own = self.result.error_kind;
         let agents = self.conclusion.as_ref().and_then(|end| end.error.as_ref()).map(|(kind, _)| *kind);
@@ -54,7 +55,7 @@ impl AttemptOutcome {
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    /// How long to wait before a retry, if the CLI reported it.
+    /// How long to wait before a retry, if the agent's CLI reported it.
     pub(super) fn wait(&self) -> Option<&Wait> {
         self.conclusion.as_ref().and_then(|end| end.wait.as_ref())
     }
@@ -69,7 +70,7 @@ impl AttemptOutcome {
         }
     }
 
-    /// The outcome of an attempt whose guard process delivered no result.
+    /// The outcome of an attempt whose `guard run` process delivered no result.
     fn without_result(kind: ErrorKind, message: String, took: Duration) -> Self {
         let detail = ErrorDetail { message: message.clone(), ..ErrorDetail::default() };
         let result = RunResult {
@@ -125,7 +126,8 @@ fn add_home_options(command: &mut Command, prepared: &Prepared, invocation: &Inv
     }
 }
 
-/// Starts `guard run` for an attempt as a child process, and feeds it the prompt if that goes to standard input.
+/// Starts `guard run` for an attempt as a child process, and writes the prompt to its standard input if the prompt is
+/// passed there.
 fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Result<Child, String> {
     let mut command = Command::new(&executor.guard);
     // This process passes the adapter's settings and parses the output, so the child must not use an adapter
@@ -189,7 +191,7 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
     Ok(child)
 }
 
-/// Runs one attempt until it ends.
+/// Runs one attempt and blocks until it ends.
 pub(super) fn run(
     executor: &Executor,
     request: &ExecRequest,

@@ -25,7 +25,7 @@ struct State {
     process: Option<Process>,
 }
 
-/// The process to signal.
+/// The `guard run` process that is signalled on cancellation.
 #[derive(Debug, Clone, Copy)]
 struct Process {
     id: i32,
@@ -40,8 +40,8 @@ impl Process {
 }
 
 impl Cancel {
-    /// Cancels the request: asks its run to end, and kills the run with all its processes if it does not. May
-    /// be called more than once; the second call skips the grace period.
+    /// Cancels the request: asks its run to end, and kills the run with all its processes if it does not end in time.
+    /// May be called more than once; the second call skips the grace period.
     pub fn set(&self) {
         let mut state = self.lock();
         let is_first = !std::mem::replace(&mut state.is_set, true);
@@ -62,7 +62,7 @@ impl Cancel {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for this long, or until cancellation. Returns whether the request was cancelled.
+    /// Waits for the given time, or until the request is cancelled. Returns whether it was cancelled.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let waited = self.shared.1.wait_timeout_while(self.lock(), time, |state| !state.is_set);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_set

@@ -1,7 +1,7 @@
-//! Reads the events of one attempt line by line.
+//! Reads the events that one attempt's `guard run` process prints, line by line.
 //!
-//! The agent's output goes through the adapter's parser; all other events are passed on to the caller. Kept
-//! output is bounded. The last line of the stream is the run's result.
+//! The agent's output goes through the adapter's parser; all other events are passed on to the caller. The amount of
+//! output that is kept is limited. The last line of the stream is the run's result.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -19,16 +19,17 @@ use crate::transcript::{Event, EventType, Stream, decode_base64};
 
 /// The number of bytes of the agent's standard error that are kept. [`append_bounded`] holds up to twice as many.
 const KEPT: usize = 64 << 10;
-/// The largest number of messages in a result, and their total size in bytes.
+/// The maximum number of messages in a result, and their maximum total size in bytes.
 const MOST_MESSAGES: usize = 10_000;
 const LARGEST_MESSAGES: usize = 64 << 20;
 
-/// The note for a working tree with uncommitted changes, which the agent's branch does not contain.
+/// The note in the result if the user's working tree has uncommitted changes, which the agent's branch does not
+/// contain.
 const UNCOMMITTED_NOTE: &str =
     "the agent does not see uncommitted changes of the working tree: its branch starts at the last commit";
 
-/// An output event that borrows from its line. Nearly all bytes arrive in such events, so borrowing avoids copying
-/// them twice.
+/// An output event that borrows from the line it was parsed from. Nearly all bytes arrive in such events, so borrowing
+/// avoids copying them twice.
 #[derive(Deserialize)]
 struct OutputEvent<'l> {
     #[serde(borrow)]
@@ -47,14 +48,14 @@ struct OutputData<'l> {
     base64: Option<String>,
 }
 
-/// Reads the events of one attempt.
+/// Reads the events of one attempt and collects what the result needs.
 pub(super) struct EventReader<'l> {
     pub(super) parser: Option<OutputParser>,
     pub(super) result: Option<RunResult>,
     pub(super) messages: Vec<Value>,
     /// The end of the agent's standard error.
     pub(super) stderr: String,
-    /// Remarks about the run for the `notes` of the result.
+    /// Remarks about the run, which become part of the result's `notes`.
     pub(super) notes: Vec<String>,
     keeps_messages: bool,
     kept_bytes: usize,
@@ -101,7 +102,7 @@ impl<'l> EventReader<'l> {
         }
     }
 
-    /// Passes an event of the agent on, and keeps it if the request wants all messages in the result.
+    /// Passes an event of the agent on to the caller, and keeps it if the request asks for all messages in the result.
     fn report_agent_event(&mut self, event: AgentEvent) {
         if self.keeps_messages && self.messages.len() < MOST_MESSAGES {
             let size = event.data.to_string().len();
@@ -134,7 +135,8 @@ impl<'l> EventReader<'l> {
         }
     }
 
-    /// Handles the start of the run: it can now be cancelled in an orderly way, and its worktree is known.
+    /// Handles the event that the run has started: from now on it can be cancelled in an orderly way, and its worktree
+    /// is known.
     fn on_run_started(&mut self, data: &Value) {
         self.cancel.set_begun();
         if data.get("leaves_changes_behind").and_then(Value::as_bool) == Some(true) {
@@ -178,7 +180,7 @@ fn time(text: &str) -> SystemTime {
     text.parse::<Timestamp>().map_or_else(|_| SystemTime::now(), SystemTime::from)
 }
 
-/// Appends text, and drops the beginning when the whole exceeds twice [`KEPT`] bytes.
+/// Appends `more` to `text`. If the text then exceeds twice [`KEPT`] bytes, drops its beginning.
 pub(super) fn append_bounded(text: &mut String, more: &str) {
     text.push_str(more);
     if text.len() > 2 * KEPT {

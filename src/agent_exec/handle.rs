@@ -1,8 +1,8 @@
-//! A running request: a stream of events, and a result at the end.
+//! A handle to a running request, which provides a stream of events, and a result at the end.
 //!
-//! A buffer holds up to [`Running::MOST_EVENTS`] events and [`Running::MOST_BYTES`] bytes. A slow reader
-//! never blocks the run: events that do not fit are dropped and counted in the result, and a marker event
-//! takes their place. Polling works on any async runtime; blocking calls need none.
+//! A buffer holds up to [`Running::MOST_EVENTS`] events and [`Running::MOST_BYTES`] bytes. A slow reader never blocks
+//! the run: events that do not fit are dropped and counted in the result, and a marker event takes their place. The
+//! handle can be polled on any async runtime; its blocking methods need no runtime.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,12 +18,12 @@ use crate::agent::AgentEvent;
 use crate::outcome::ErrorKind;
 use crate::transcript::EventType;
 
-/// The events of a request, with the result as the last one. Dropping the stream early cancels the run.
+/// The events of a request; the last event contains the result. Dropping the stream early cancels the run.
 pub type EventStream = Pin<Box<dyn Stream<Item = AgentEvent> + Send>>;
 
-/// The type of the last event of an [`EventStream`]. Its data is the result.
+/// The type of the last event of an [`EventStream`]. The event's data is the result.
 pub const RESULT: &str = EventType::ExecResult.as_str();
-/// The type of the event that replaces dropped events. Its data is `{"count"}`.
+/// The type of the event that replaces dropped events. The event's data is `{"count"}`, the number of dropped events.
 pub const DROPPED: &str = EventType::ExecDropped.as_str();
 
 /// A running request. Dropping it cancels the request: guard asks the run to end, and kills it with
@@ -44,7 +44,7 @@ pub const DROPPED: &str = EventType::ExecDropped.as_str();
 /// # }
 /// ```
 ///
-/// In asynchronous code it is a [`Stream`], on any runtime:
+/// In asynchronous code, `Running` is a [`Stream`] that works on any runtime:
 ///
 /// ```no_run
 /// # use guard::agent_exec::{ExecRequest, Executor, ExecResult};
@@ -77,18 +77,18 @@ struct State {
     events: VecDeque<(AgentEvent, usize)>,
     /// The approximate memory size of the buffered events.
     bytes: usize,
-    /// The number of dropped events in total.
+    /// The total number of events dropped since the request began.
     dropped: u64,
-    /// The number of events dropped since the last event that fit into the buffer.
+    /// The number of events dropped since an event last fit into the buffer.
     missing: u64,
-    /// The caller reads no more events, so new ones are discarded.
+    /// Whether the caller reads no more events, so that new ones are discarded.
     discards_events: bool,
     result: Option<Box<ExecResult>>,
     is_over: bool,
     waker: Option<Waker>,
 }
 
-/// The approximate memory size of a JSON value.
+/// The approximate size of a JSON value in memory, in bytes.
 fn weight(value: &Value) -> usize {
     let inner = match value {
         Value::String(text) => text.len(),
@@ -116,7 +116,7 @@ impl State {
         self.events.push_back((event, weight));
     }
 
-    /// Inserts a marker event for the dropped events.
+    /// Inserts a marker event in place of the dropped events.
     fn mark_missing(&mut self) {
         let count = std::mem::take(&mut self.missing);
         if count > 0 {
@@ -147,7 +147,7 @@ impl Shared {
     }
 }
 
-/// Marks the request as over when its thread ends, even after a panic.
+/// Marks the request as over when this value is dropped: at the end of the request's thread, even after a panic.
 struct Ends(Arc<Shared>);
 
 impl Drop for Ends {
@@ -157,7 +157,7 @@ impl Drop for Ends {
 }
 
 impl Executor {
-    /// Starts a request in a new thread.
+    /// Starts a request in a new thread and returns a handle to it.
     pub fn start(&self, request: ExecRequest) -> Running {
         let running = Running { shared: Arc::default(), cancel: Cancel::default() };
         let (executor, shared, cancel) = (self.clone(), running.shared.clone(), running.cancel.clone());
@@ -181,7 +181,7 @@ impl Executor {
 impl Running {
     /// The maximum number of buffered events.
     pub const MOST_EVENTS: usize = 1024;
-    /// The approximate maximum size of the buffered events. A single event may be larger.
+    /// The approximate maximum size of the buffered events, in bytes. A single event may be larger.
     pub const MOST_BYTES: usize = 16 << 20;
 
     /// Cancels the request. The result still arrives, with the error kind `cancelled`.
@@ -189,7 +189,7 @@ impl Running {
         self.cancel.set();
     }
 
-    /// Iterates over the events, blocking for each, until the request ends.
+    /// Iterates over the events until the request ends. Blocks until the next event is available.
     pub fn events(&mut self) -> impl Iterator<Item = AgentEvent> + '_ {
         std::iter::from_fn(|| {
             let is_quiet = |state: &mut State| state.events.is_empty() && !state.is_over;
@@ -198,14 +198,14 @@ impl Running {
         })
     }
 
-    /// Blocks until the result is available. Unread events are discarded.
+    /// Blocks until the request ends, and returns its result. Unread events are discarded.
     pub fn wait(self) -> ExecResult {
         self.stop_listening();
         let waited = self.shared.changed.wait_while(self.shared.lock(), |state| !state.is_over);
         result_of(&mut waited.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits for the result in asynchronous code. Unread events are discarded.
+    /// Waits in asynchronous code until the request ends, and returns its result. Unread events are discarded.
     pub async fn finish(self) -> ExecResult {
         self.stop_listening();
         poll_fn(|context| {

@@ -48,12 +48,12 @@ pub struct Executor {
     pub guard: PathBuf,
     /// The directory where sessions are stored.
     pub sessions: PathBuf,
-    /// Variables (`GUARD_LOG`, `GUARD_LOG_FILE`) that make the attempts log to a file. Without them attempts
-    /// do not log.
+    /// Environment variables (`GUARD_LOG`, `GUARD_LOG_FILE`) that make the attempts log to a file. If empty, the
+    /// attempts do not log.
     pub log: Vec<(OsString, OsString)>,
 }
 
-/// A request with its adapter, program and session resolved.
+/// A validated request, with the adapter, program and session that its attempts use.
 #[derive(Default)]
 struct Prepared {
     adapter: Option<Adapter>,
@@ -61,12 +61,13 @@ struct Prepared {
     spec: InvocationSpec,
     session: Option<Session>,
     resumes: bool,
-    /// Remarks for the `notes` of the result that are known before the first attempt.
+    /// Remarks that are known before the first attempt, which become part of the result's `notes`.
     notes: Vec<String>,
 }
 
 impl Prepared {
-    /// Records an attempt in the session. A failure to do so must not lose the result.
+    /// Records the outcome of an attempt in the session. A failure to record it is ignored, so that the result is not
+    /// lost.
     fn record_attempt(&mut self, outcome: &AttemptOutcome) {
         let Some(session) = &mut self.session else { return };
         let agents_id = outcome.conclusion.as_ref().and_then(|end| end.session.as_deref());
@@ -78,7 +79,7 @@ impl Prepared {
         let _ = session.record_run(&outcome.result);
     }
 
-    /// Removes a new session whose request failed before the agent did any work.
+    /// Removes a newly created session if its request failed before the agent did any work.
     fn remove_unused_session(self, is_success: bool) {
         if let Some(session) = self.session.filter(|_| !self.resumes && !is_success) {
             session.remove_if_unused();

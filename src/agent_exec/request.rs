@@ -114,7 +114,7 @@ fn one() -> u32 {
     1
 }
 
-/// The known field whose name is most similar to an unknown one, if any is similar enough.
+/// The known field whose name is most similar to the unknown name `field`, if any is similar enough.
 fn nearest(field: &str) -> Option<String> {
     let schema = schemars::schema_for!(ExecRequest).to_value();
     let known = schema["properties"].as_object().map(|all| all.keys().cloned().collect::<Vec<_>>());
@@ -124,7 +124,7 @@ fn nearest(field: &str) -> Option<String> {
     known.into_iter().min_by_key(distance).filter(|name| distance(name) <= 2 + field.len() / 4)
 }
 
-/// Why a text is not a valid request.
+/// Why a text is not a valid JSON request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -143,9 +143,9 @@ pub enum RequestError {
         None => "schemas/exec-request.schema.json lists all fields".to_string(),
     })]
     UnknownField {
-        /// The unknown field.
+        /// The name of the unknown field.
         field: String,
-        /// The field with the most similar name.
+        /// The known field with the most similar name, if any is similar enough.
         nearest: Option<String>,
     },
     /// A field is missing or has an invalid value. Holds the parser's message, which names the field.
@@ -153,7 +153,7 @@ pub enum RequestError {
     Field(String),
 }
 
-/// Turns a parser error into a message that says what is wrong with the request.
+/// Turns an error of the JSON parser into an error that says what is wrong with the request.
 fn explain(text: &str, error: &serde_json::Error) -> RequestError {
     if text.trim().is_empty() {
         return RequestError::Empty;
@@ -307,7 +307,7 @@ impl ExecRequest {
         Ok(Some(adapter))
     }
 
-    /// The policy in force: `policy` if it is set, otherwise the one that `sandbox` selects.
+    /// The policy under which the agent runs: `policy` if it is set, otherwise the one that `sandbox` selects.
     pub(super) fn policy(&self) -> &str {
         match (&self.policy, self.sandbox) {
             (Some(policy), _) => policy,
@@ -317,7 +317,7 @@ impl ExecRequest {
     }
 }
 
-/// The names that `agent` accepts, separated by commas.
+/// The names that the field `agent` accepts, separated by commas.
 fn known() -> String {
     let mut names: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
     names.push("generic");

@@ -59,7 +59,7 @@ pub struct EventCounts {
 }
 
 impl EventCounts {
-    /// Adds the lines of an attempt's output that guard could not interpret.
+    /// Adds an attempt's numbers of output lines that guard could not interpret.
     pub(super) fn add_read(&mut self, outcome: &AttemptOutcome) {
         if let Some(conclusion) = &outcome.conclusion {
             self.unknown += conclusion.unknown;
@@ -109,7 +109,7 @@ impl ExecResult {
         }
     }
 
-    /// The result if there is no valid request, for example because its JSON cannot be parsed.
+    /// The result for an invalid request, for example one whose JSON cannot be parsed.
     pub fn refused(kind: ErrorKind, message: &str) -> Self {
         let request = ExecRequest::new("", "/");
         let mut result = Self::failed(&request, &Failure::new(kind, message), Duration::ZERO);
@@ -117,7 +117,7 @@ impl ExecResult {
         result
     }
 
-    /// The result of a request: that of the last attempt, with the agent's conclusion applied.
+    /// The result of a request: the run result of its last attempt, with the agent's answer or error applied.
     pub(super) fn from_attempts(
         request: &ExecRequest,
         prepared: &Prepared,
@@ -157,7 +157,7 @@ impl ExecResult {
     }
 }
 
-/// One note about all unknown event types in the agent's output, with their counts; `None` if there are none.
+/// A note that lists all unknown event types in the agent's output with their counts; `None` if there are none.
 pub(super) fn ignored_events(kinds: &[(String, u64)]) -> Option<String> {
     let shown: Vec<String> = kinds.iter().map(|(kind, count)| format!("`{kind}` ({count})")).collect();
     (!shown.is_empty())
@@ -187,7 +187,7 @@ pub fn apply_conclusion(run: &mut RunResult, conclusion: &Conclusion, stderr: &s
     run.error_kind = Some(*kind);
 }
 
-/// How a run's program ended, for the interpretation of its output.
+/// How the program of a run ended, as the output parser needs to know it.
 pub fn ending(run: &RunResult) -> Ending {
     match (run.exit_code, run.signal) {
         _ if was_ended_by_guard(run) => Ending::EndedByGuard,

@@ -1,6 +1,6 @@
-//! Decides whether a failed attempt is retried, and after how long.
+//! Decides whether guard retries after a failed attempt, and how long it waits before the retry.
 //!
-//! An attempt that left changes behind is never retried.
+//! guard never retries after an attempt that left changes behind.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// The delay before the first retry.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// What to do after an attempt.
+/// What to do after a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
     /// Retry after this delay.
     Again(Duration),
-    /// Do not retry. Holds the reason if the failure may be temporary.
+    /// Do not retry. If the failure may be temporary, holds the reason for not retrying.
     Stop(Option<String>),
 }
 
-/// Decides whether to retry after this attempt, given the number of retries already made and their maximum.
+/// Decides whether to retry after an attempt. `retries` is the number of retries already made.
 pub(super) fn next(outcome: &AttemptOutcome, retries: u32, max_retries: u32) -> Next {
     if !outcome.error_kind().is_some_and(may_be_temporary) || retries >= max_retries {
         return Next::Stop(None);
@@ -51,7 +51,7 @@ pub(super) fn next(outcome: &AttemptOutcome, retries: u32, max_retries: u32) -> 
     }
 }
 
-/// Whether a failure of this kind may be temporary. An invalid request fails again.
+/// Whether a failure of this kind may be temporary, so that a retry can succeed.
 fn may_be_temporary(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -59,12 +59,12 @@ fn may_be_temporary(kind: ErrorKind) -> bool {
     )
 }
 
-/// Rounds up to whole seconds.
+/// Converts a duration to seconds, rounded up.
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Records in the error detail from when on another attempt can succeed.
+/// Records in the error detail when another attempt can succeed.
 pub(super) fn set_wait(detail: &mut ErrorDetail, wait: &Wait, now: Timestamp) {
     let at = match wait {
         Wait::For(time) => SignedDuration::try_from(*time).ok().and_then(|time| now.checked_add(time).ok()),

@@ -1,9 +1,9 @@
-//! Stored sessions. A session's record holds the working directory and worktree it belongs to; beside it, guard saves
-//! files of the agent's home directory between turns.
+//! Stored sessions. The record of a session names the working directory and the worktree that the session belongs to.
+//! Next to the record, guard saves files of the agent's home directory between turns.
 //!
-//! A session belongs to one agent and one directory. Resuming an unknown session, or one of another directory, is an
-//! error, so that sessions are never confused. Only one request at a time can use a session. Agents cannot write these
-//! records, and nothing that an agent can write may decide where the next turn works.
+//! A session belongs to one agent and one directory. Resuming an unknown session, or a session of another directory, is
+//! an error, so that sessions are never confused. Only one request at a time can use a session. Agents cannot write
+//! these records, and nothing that an agent can write may decide where the next turn works.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::result::Failure;
 use crate::outcome::{ErrorKind, RunResult};
 
-/// The stored sessions of one agent: one subdirectory for each.
+/// The stored sessions of one agent. Each session has its own subdirectory.
 pub(super) struct Store {
     pub(super) directory: PathBuf,
 }
@@ -24,14 +24,15 @@ pub(super) struct Store {
 /// The stored record of a session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Record {
-    /// The user's directory, canonicalized.
+    /// The directory that the session belongs to, as a canonical path.
     folder: PathBuf,
-    /// The worktree that contains the session's work; `None` before the first run, or if guard removed an empty one.
+    /// The worktree that contains the session's work; `None` before the first run, or if guard removed the worktree
+    /// because it was empty.
     #[serde(default)]
     worktree: Option<Worktree>,
     #[serde(default)]
     runs: Vec<String>,
-    /// The agent's own id for the session, if the agent chooses ids.
+    /// The id by which the agent knows the session, if the agent chooses session ids itself.
     #[serde(default)]
     agents_id: Option<String>,
 }
@@ -47,7 +48,7 @@ pub(super) struct Worktree {
     pub(super) is_kept: bool,
 }
 
-/// A session, locked by this request.
+/// A session that this request has locked.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: String,
@@ -76,7 +77,7 @@ impl Store {
         Ok(session)
     }
 
-    /// Opens the session with this id if it belongs to this directory.
+    /// Opens and locks the session with this id. Fails if the session does not belong to the directory `cd`.
     pub(super) fn resume(&self, id: &str, cd: &Path) -> Result<Session, Failure> {
         let lost = |why: &str| {
             Failure::new(
@@ -121,12 +122,12 @@ fn lock(directory: &Path, id: &str) -> Result<Flock<fs::File>, Failure> {
 }
 
 impl Session {
-    /// The directory with the saved files of the agent's home directory.
+    /// The directory that holds the saved files of the agent's home directory.
     pub(super) fn home(&self) -> PathBuf {
         self.directory.join("home")
     }
 
-    /// The task name, used for the branch and the worktree.
+    /// The name of the session's task, from which the branch and the worktree get their names.
     pub(super) fn task(&self) -> String {
         // The end of a UUIDv7 is the random part.
         format!("session-{}", self.id.get(self.id.len().saturating_sub(12)..).unwrap_or(&self.id))
@@ -136,12 +137,12 @@ impl Session {
         self.record.worktree.as_ref()
     }
 
-    /// The agent's own id for the session, if the agent has chosen one.
+    /// The id by which the agent knows the session, if the agent has chosen one.
     pub(super) fn agents_id(&self) -> Option<&str> {
         self.record.agents_id.as_deref()
     }
 
-    /// Stores the agent's own id for the session. The agent printed it, and it becomes an argument of the
+    /// Stores the id by which the agent knows the session. The agent printed this id, and it becomes an argument of the
     /// next command line, so only a plain UUID is accepted.
     pub(super) fn set_agents_id(&mut self, id: &str) {
         if uuid::Uuid::parse_str(id).map(|uuid| uuid.to_string()).as_deref() == Ok(id) {
@@ -156,7 +157,7 @@ impl Session {
         self.write()
     }
 
-    /// Records a run that has ended, and whether it kept its worktree: a run removes an empty worktree.
+    /// Records that a run has ended, and whether its worktree still exists: guard removes an empty worktree.
     pub(super) fn record_run(&mut self, run: &RunResult) -> Result<(), Failure> {
         if !run.run_id.is_empty() {
             self.record.runs.push(run.run_id.clone());

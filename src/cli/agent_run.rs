@@ -39,8 +39,8 @@ pub(super) fn detect(
     Ok(adapter.map(|adapter: Adapter| adapter.configured(config).profile(arguments, has_terminal)))
 }
 
-/// The login that a run gets a copy of, if the user's configuration allows it: that of the agent it starts, or of the
-/// one that `--agent-login` names.
+/// The agent login that a run gets a copy of, if the user's configuration allows it: the login of the agent that the
+/// run starts, or of the agent that `--agent-login` names.
 pub(super) fn login(
     wanted: Option<&str>,
     profile: Option<&Profile>,
@@ -59,8 +59,8 @@ pub(super) fn login(
     copied.map(Some).map_err(|error| problem(error.into()))
 }
 
-/// The program of a command, if it lies in the working tree that the run works on. An earlier agent or an author of the
-/// repository may have put a program with the name of an agent there.
+/// The path of a command's program, if the program lies in the working tree of the run. An earlier agent or an author
+/// of the repository may have put a program with the name of an agent there.
 fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<PathBuf> {
     let program = find_program(command)?;
     let directory = std::fs::canonicalize(directory).ok()?;
@@ -71,7 +71,7 @@ fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<Pat
     places.into_iter().flatten().any(|place| place.starts_with(tree)).then_some(program)
 }
 
-/// A login that should be copied but cannot be.
+/// The error for an agent login that should be copied into the run but cannot be.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot copy the login of {agent}: {problem}")]
 pub(super) struct NoLogin {
@@ -99,7 +99,8 @@ impl NoLogin {
     }
 }
 
-/// Why the installed version of the agent cannot be used, if so. Prints notes about it for the user.
+/// Why guard cannot use the installed version of the agent; `None` if it can. Prints notes about the version for the
+/// user.
 pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option<String> {
     let program: Vec<String> =
         request.command.iter().take(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -110,12 +111,13 @@ pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option
     None
 }
 
-/// Whether the program exists: as a path if it contains a slash, else on PATH.
+/// Whether the program of a command exists: as a path if its name contains a slash, otherwise on PATH.
 pub(super) fn is_installed(command: &[OsString]) -> bool {
     find_program(command).is_some()
 }
 
-/// The file that a command starts: the first of its name on PATH, unless it is a path.
+/// The program file that a command starts: the given path if it contains a slash, otherwise the first file of that name
+/// on PATH.
 fn find_program(command: &[OsString]) -> Option<PathBuf> {
     let program = command.first().map(PathBuf::from)?;
     if program.as_os_str().as_bytes().contains(&b'/') {
@@ -125,7 +127,7 @@ fn find_program(command: &[OsString]) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(&program)).find(|file| file.exists())
 }
 
-/// Adds what the agent needs to a request whose working directory is known.
+/// Adds the arguments, variables and files that the agent needs to a request whose working directory is known.
 pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     request.command.splice(1..1, profile.added.iter().map(OsString::from));
     let options = &mut request.options;
@@ -143,7 +145,8 @@ pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     }
 }
 
-/// The directory for an agent's conversations in a repository, or in a directory outside one.
+/// The directory in which guard keeps an agent's conversations about a repository, or about a directory outside any
+/// repository.
 fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     let directory = request.checkout.as_ref().map_or(&request.folder, |checkout| &checkout.common_dir);
     let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.clone());
@@ -158,10 +161,10 @@ fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     request.runs.with_file_name("history").join(agent).join(format!("{name}-{id}"))
 }
 
-/// Interprets an agent's output, and translates it into the terms of the result.
+/// Interprets an agent's output and translates it into the terms of the run's result.
 pub(super) struct AgentOutput {
     agent: String,
-    /// For an agent that talks to a terminal, only the exit code is used.
+    /// Whether the agent talks to a terminal. guard then uses only its exit code, not its output.
     is_interactive: bool,
     reading: Option<OutputParser>,
     printed_text: bool,

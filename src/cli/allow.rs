@@ -1,5 +1,5 @@
-//! `guard allow`: writes what would have allowed a refusal to the user's or the project's policy. And `guard run --allow`,
-//! which does the same for one run.
+//! `guard allow`: adds the rule that would have allowed a refused action to the user's or the project's policy. Also
+//! `guard run --allow`, which adds such rules for one run only.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
@@ -15,7 +15,7 @@ use crate::policy::{self, Policy, PolicyDirs, Source};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Run, Step};
 
-/// Adds rules for the commands of `--allow` to a policy.
+/// Adds rules to a policy that allow the commands given by `--allow`.
 pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<Policy, Failure> {
     let mut policy = policy;
     for command in commands {
@@ -41,7 +41,7 @@ fn rules_as_toml(policy: &Policy, command: &str, reason: &str) -> Result<String,
     Ok(rules.join("\n"))
 }
 
-/// A command in the current directory.
+/// The context for judging a command that runs in the current directory.
 pub(super) fn context() -> Context {
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     Context {
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Writes the rules for questions that the user answered with "save it as a rule" to the user's policy.
+/// Adds rules to the user's policy for the questions that the user answered with "save it as a rule".
 pub(super) fn save_answered(result: &RunResult) {
     let Ok(run) = log::find(Some(&result.run_id)) else { return };
     let Ok(answers) = events(&run, |event| event.event_type == EventType::Answer) else { return };
@@ -113,7 +113,7 @@ pub(super) fn save_answered(result: &RunResult) {
     }
 }
 
-/// The refusal to allow: the event with this number, or the only one of the run.
+/// The refusal that `guard allow` is about: the event with this number, or the only refusal of the run.
 fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option<Event>, Failure> {
     let refusals = refusals(run)?;
     if let Some(number) = number {
@@ -152,12 +152,12 @@ fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option
     }
 }
 
-/// The refusals of a run, in order.
+/// The events of a run that record a refusal, in order.
 pub(super) fn refusals(run: &Run) -> Result<Vec<Event>, Failure> {
     events(run, Event::is_denial)
 }
 
-/// The events of a run that are wanted, in order.
+/// The events of a run for which `is_wanted` is true, in order.
 fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, Failure> {
     let mut reader = log::open(run)?;
     let mut found = Vec::new();
@@ -170,11 +170,11 @@ fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, F
     }
 }
 
-/// The policy file that gets the rule.
+/// The policy file to which `guard allow` adds the rule.
 struct Target {
     path: PathBuf,
     is_project: bool,
-    /// The policy that a new file extends.
+    /// The policy that the file extends if guard has to create it.
     base: String,
 }
 
@@ -198,7 +198,7 @@ impl Target {
         Self::of_user(base)
     }
 
-    /// The user's own policy of this name.
+    /// The file of the user's own policy with the name `base`.
     fn of_user(base: &str) -> Result<Self, Failure> {
         let Some(directory) = PolicyDirs::from_environment().user else {
             return Err(Failure::usage(
@@ -209,7 +209,7 @@ impl Target {
         Ok(Self { path: directory.join(format!("{base}.toml")), is_project: false, base: base.to_string() })
     }
 
-    /// Checks that the edited file can be used.
+    /// Checks that guard can load the edited text as a policy.
     fn check(&self, text: &str) -> Result<(), Failure> {
         let source =
             Source { name: self.path.display().to_string(), text: text.to_string().into(), built_in: false };
@@ -217,13 +217,13 @@ impl Target {
         Ok(())
     }
 
-    /// Writes the file, unless guard could not use it.
+    /// Writes the edited text to the policy file, unless guard could not load it as a policy.
     fn check_and_write(&self, text: &str) -> Result<(), Failure> {
         self.check(text)?;
         self.write(text)
     }
 
-    /// The file's text, or that of a new file.
+    /// The current text of the policy file, or the text of a new one if there is no file.
     fn text(&self) -> Result<String, Failure> {
         match std::fs::read_to_string(&self.path) {
             Ok(text) => Ok(text),
@@ -282,7 +282,7 @@ impl Target {
         })
     }
 
-    /// Writes the file: a complete one takes the place of the old one.
+    /// Replaces the policy file as a whole: writes a temporary file and renames it.
     fn write(&self, text: &str) -> Result<(), Failure> {
         let written = || -> io::Result<()> {
             let directory = self.path.parent().unwrap_or(Path::new("/"));
@@ -300,7 +300,7 @@ impl Target {
     }
 }
 
-/// Prints what changes in the file, line by line.
+/// Prints the lines of the policy file that change.
 fn show_change(target: &Target, before: &str, edited: &str, out: &mut dyn Write) -> io::Result<()> {
     let is_new = !target.path.exists();
     writeln!(out, "{}{}", target.path.display(), if is_new { " (new)" } else { "" })?;
@@ -341,7 +341,7 @@ fn changed_lines<'t>(before: &'t str, after: &'t str) -> Vec<(char, &'t str)> {
     changed
 }
 
-/// Asks on the terminal whether to write.
+/// Asks on the terminal whether to write the changed policy file.
 fn is_confirmed() -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::usage("there is no terminal to ask on", "--yes writes without asking"));

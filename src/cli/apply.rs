@@ -18,7 +18,7 @@ use crate::workspace::{
     ApplyMethod, ApplyPlan, ApplyRequest, KeepPolicy, Planned, Repository, Workspace, WorkspaceError,
 };
 
-/// The most findings that are printed.
+/// The maximum number of findings that are printed.
 const MOST_FINDINGS: usize = 20;
 
 pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// The findings of the run that its user should know before the work is applied.
+/// The findings of a run, which the user should know before applying its work.
 fn findings(folder: &Path) -> Vec<Finding> {
     let run = Run::read(folder);
     let result = run.last.and_then(|last| serde_json::from_value::<RunResult>(last.data).ok());
@@ -95,7 +95,8 @@ fn findings(folder: &Path) -> Vec<Finding> {
     }
 }
 
-/// Whether a person should look at the work first. What others changed in the repository meanwhile is only reported.
+/// Whether a person should look at the work before it is applied. Changes that others made in the repository during the
+/// run are only reported.
 fn needs_a_look(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.kind != "repository.changed")
 }
@@ -129,7 +130,7 @@ fn is_confirmed() -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// The name of what the user has checked out.
+/// The name of the branch that the user has checked out, or `the detached HEAD`.
 fn target(plan: &ApplyPlan) -> String {
     plan.into
         .as_ref()
@@ -189,7 +190,7 @@ fn texts(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
-/// Removes worktree and branch. The work is applied already, so a failure loses nothing.
+/// Removes the run's worktree and branch. The work has already been applied, so a failure loses nothing.
 fn clean(
     workspace: &mut Workspace,
     report: &mut Value,
@@ -223,7 +224,8 @@ fn clean(
     }
 }
 
-/// There is nothing to apply. A worktree whose work the user's branch has already is removed all the same.
+/// Reports that there is nothing to apply. If the user's branch already contains the work, still removes the run's
+/// worktree.
 fn nothing(
     args: &Apply,
     workspace: &mut Workspace,
@@ -247,7 +249,7 @@ fn nothing(
     Ok(exit)
 }
 
-/// Why the work cannot be applied as it is.
+/// Why the work of a run cannot be applied to the user's branch as it is.
 enum Refusal {
     Conflicts(Vec<PathBuf>),
     Overlaps(Vec<PathBuf>),

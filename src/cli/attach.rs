@@ -1,5 +1,5 @@
-//! `guard attach`: prints what a run has printed and prints, and exits with its exit code. It only reads the transcript, so
-//! that nothing here can disturb the run.
+//! `guard attach`: prints the output of a run, from its beginning until the run ends, and exits with the run's exit
+//! code. It only reads the transcript, so it cannot disturb the run.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn print(event: &Event, screen: &mut Option<Screen>, out: &mut dyn Write) -> io:
     }
 }
 
-/// The exit code that `guard run` had.
+/// The exit code that `guard run` had, according to the event that contains the run's result.
 fn exit_of(event: &Event) -> Exit {
     match serde_json::from_value::<RunResult>(event.data.clone()) {
         Ok(result) => super::run::exit_of(&result),

@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, dirs: &PolicyDirs, out: &mut dyn Write) -> Result
                 "name the policy in the file: `#! policy: NAME`".to_string(),
             ),
         };
-        note(&format!("guard: note: {message}, so guard did not check them; {hint}"));
+        note(&format!("guard: note: {message}, so guard did not check the labels; {hint}"));
     }
     let changed = match &args.snapshot {
         Some(path) => snapshot(args, path, &audit, out)?,
@@ -73,7 +73,7 @@ fn print(format: Format, audit: &Audit, changes: &[Change], out: &mut dyn Write)
     Ok(())
 }
 
-/// Writes the committed table or compares with it. Returns whether something changed.
+/// Writes the table of verdicts to the snapshot file, or compares it with that file. Returns whether verdicts differ.
 fn snapshot(
     args: &Args,
     path: &std::path::Path,

@@ -15,7 +15,7 @@ use crate::command::{Context, Cwd, Request};
 use crate::decide::{Decision, Verdict, judge_and_explain};
 use crate::policy::{Action, Policy};
 
-/// A longer line of `--stdin` is rejected without being read into memory.
+/// The maximum length of a line of `--stdin`, in bytes. A longer line is rejected without being read into memory.
 const LONGEST_LINE: usize = 8 << 20;
 
 pub(super) fn run(args: Check, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -90,7 +90,7 @@ fn writable(args: &Check, directory: &Path, policy: &Policy) -> Vec<Vec<u8>> {
     policy.filesystem.write.iter().filter_map(root).map(|path| clean(&path)).collect()
 }
 
-/// An absolute path without `.` and `..` components.
+/// Converts an absolute path to one without `.` and `..` components, without resolving links.
 fn clean(path: &Path) -> Vec<u8> {
     let mut clean = PathBuf::from("/");
     for part in path.components() {
@@ -126,7 +126,7 @@ fn pairs(words: &[OsString], option: &str) -> Result<Pairs, Failure> {
         .collect()
 }
 
-/// Prints the verdict for users.
+/// Prints a verdict as text for users.
 fn explain(verdict: &Verdict, policy: &Policy, out: &mut dyn Write) -> io::Result<()> {
     let (word, colour) = match verdict.action() {
         Action::Allow => ("allowed", "32"),
@@ -156,7 +156,7 @@ fn explain(verdict: &Verdict, policy: &Policy, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-/// A JSON line of `--stdin`.
+/// A command to judge, given as a JSON line of `--stdin`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Question {

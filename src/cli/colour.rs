@@ -33,7 +33,7 @@ enum When {
 
 static CHOSEN: OnceLock<When> = OnceLock::new();
 
-/// Uses what the command line says, from now on.
+/// Stores the choice of `--color` for the rest of the process.
 pub(super) fn start(options: &ColourOptions) {
     let _ = CHOSEN.set(options.color);
 }
@@ -53,7 +53,8 @@ fn has_colour(is_terminal: bool) -> bool {
     decide(chosen, is_terminal, |name| std::env::var_os(name))
 }
 
-/// The same order as in clap, which prints help and usage errors.
+/// Whether to print colours. Applies the option and the variables in the same order as clap, which prints help and
+/// usage errors.
 fn decide(when: When, is_terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let is = |name: &str, value: &str| variable(name).is_some_and(|set| set == value);
     let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
@@ -67,8 +68,8 @@ fn decide(when: When, is_terminal: bool, variable: impl Fn(&str) -> Option<OsStr
     }
 }
 
-/// The choice for help and usage errors, which are printed before the arguments are parsed. Words after `--` belong to
-/// the command of a run.
+/// The colour choice for help and usage errors, which are printed before the arguments are parsed. Ignores words after
+/// `--`, which belong to the command of a run.
 pub(super) fn choice_in(arguments: &[OsString]) -> ColorChoice {
     let own = || arguments.iter().take_while(|word| *word != "--");
     let joined = own().find_map(|word| word.to_str()?.strip_prefix("--color=").map(OsStr::new));

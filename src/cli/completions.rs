@@ -14,14 +14,14 @@ use super::{Failure, args};
 use crate::policy::PolicyDirs;
 use crate::transcript::runs_dir;
 
-/// The most runs that a shell offers, the newest ones.
+/// The maximum number of runs that a shell offers. These are the newest ones.
 const MOST_RUNS: usize = 100;
 
 const BASH: &str = include_str!("completions/runs-and-policies.bash");
 const ZSH: &str = include_str!("completions/runs-and-policies.zsh");
 const FISH: &str = include_str!("completions/runs-and-policies.fish");
 
-/// Prints the script for a shell.
+/// Prints the completion script for a shell.
 pub(super) fn run(arguments: &Completions, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut command = args::Cli::command();
     let with_runs = commands_with_runs(&command);
@@ -60,7 +60,8 @@ pub(super) fn values(arguments: &Complete, out: &mut dyn Write) -> Result<Exit, 
     Ok(Exit::Success)
 }
 
-/// The ids of the newest runs. An id begins with the time, so the names sort by it.
+/// The ids of the newest runs. An id begins with the time of the run's start, so sorting the ids sorts the runs by
+/// time.
 fn run_ids() -> Vec<String> {
     let entries = runs_dir().ok().and_then(|runs| std::fs::read_dir(runs).ok());
     let names = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -71,7 +72,7 @@ fn run_ids() -> Vec<String> {
     ids
 }
 
-/// The commands with an argument that is a run, as they are typed: `log`, `worktree path`.
+/// The commands that take a run as an argument, as the user types them: `log`, `worktree path`.
 fn commands_with_runs(command: &Command) -> Vec<String> {
     let takes_run = |command: &Command| {
         command.get_positionals().any(|argument| matches!(argument.get_id().as_str(), "run" | "runs"))
@@ -93,7 +94,8 @@ fn fish_runs(path: &str) -> String {
     format!("complete -c guard -n '{}' -f -k -a '(guard __complete runs 2>/dev/null)'\n", seen.join("; and "))
 }
 
-/// Lets the arguments that are runs or policies use guard's own functions instead of the names of files.
+/// Changes clap's script for zsh: arguments that are runs or policies use guard's own completion functions instead of
+/// the names of files.
 fn zsh(script: &str) -> String {
     let mut text = String::new();
     for line in script.lines() {

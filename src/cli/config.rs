@@ -77,7 +77,7 @@ fn trust(out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// A language of a project, recognised by its files.
+/// A programming language that `guard init` recognises by files in the project.
 struct Language {
     name: &'static str,
     files: &'static [&'static str],
@@ -142,7 +142,7 @@ pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// The agents that guard knows and that are installed.
+/// The names of the agents that guard knows and that are installed.
 fn installed_agents() -> Vec<&'static str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_installed =
@@ -150,7 +150,7 @@ fn installed_agents() -> Vec<&'static str> {
     crate::agent::AGENTS.iter().map(|(name, _)| *name).filter(is_installed).collect()
 }
 
-/// The configuration for a project, with an explanation of each choice.
+/// The text of the `.guard/config.toml` that guard proposes for a project, with an explanation of each choice.
 fn proposed(root: &Path) -> String {
     let exists = |name: &&str| root.join(name).exists();
     let found: Vec<(&Language, &str)> = LANGUAGES

@@ -1,7 +1,8 @@
 //! The defaults of `guard run`: what is built in, the user's `config.toml`, and the project's `.guard/config.toml`.
 //!
 //! guard reads the project's files from the commit that the run starts at, never from a working tree that an agent can
-//! write. They may tighten what the user allows. What asks for more needs the user's confirmation, once for each content.
+//! write. They may tighten what the user allows. If they ask for more, the user must confirm it, once for each version
+//! of the files' content.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -17,12 +18,12 @@ use crate::terminal_text;
 use crate::transcript::runs_dir;
 use crate::workspace::files_at;
 
-/// The policy where nothing names another.
+/// The policy of runs if neither the command line nor a configuration names one.
 pub(super) const BUILT_IN_POLICY: &str = "strict";
-/// The largest project files.
+/// The maximum size of the project files that guard reads, in bytes.
 const LARGEST_PROJECT: usize = 1 << 20;
 
-/// Where a setting comes from.
+/// Where the value of a setting comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
     BuiltIn,
@@ -42,7 +43,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// A project's files, as they are in the commit that a run starts at.
+/// A project's configuration and policy, as they are in the commit that a run starts at.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Project {
     pub(super) config: ProjectConfig,
@@ -52,7 +53,7 @@ pub(super) struct Project {
 }
 
 impl Project {
-    /// Reads the project's files. `None` outside a repository, and where the project has no configuration.
+    /// Reads the project's files. Returns `None` outside a repository, and if the project has no configuration.
     pub(super) fn read(directory: &Path, revision: &str) -> Result<Option<Self>, Failure> {
         let bad = |problem: String| {
             Failure::usage(
@@ -81,7 +82,7 @@ impl Project {
         Ok(Some(Self { config, config_text, policy_text, directory: directory.to_path_buf() }))
     }
 
-    /// The project's own policy.
+    /// Loads the project's own policy.
     fn policy(&self) -> Result<Policy, Failure> {
         let Some(text) = &self.policy_text else {
             return Err(Failure::usage(
@@ -108,7 +109,7 @@ impl Project {
         }
     }
 
-    /// The hash of everything the project says.
+    /// The hash of the project's configuration and policy, by which guard recognises what the user has confirmed.
     fn hash(&self) -> String {
         let mut hasher = Sha256::new();
         hasher.update(self.config_text.as_bytes());
@@ -118,11 +119,11 @@ impl Project {
     }
 }
 
-/// The defaults in force, and where each comes from.
+/// The defaults for runs in one directory, and where their values come from.
 pub(super) struct Defaults {
     pub(super) policy: Policy,
     pub(super) policy_origin: Origin,
-    /// The reference by which the policy was found.
+    /// The name or path by which the policy was found.
     pub(super) policy_name: String,
     user: RunDefaults,
     user_place: PathBuf,
@@ -130,7 +131,7 @@ pub(super) struct Defaults {
 }
 
 impl Defaults {
-    /// Finds the defaults for runs in a directory. `named` is the policy of the command line.
+    /// Finds the defaults for runs in a directory. `named` is the policy that the command line names, if any.
     pub(super) fn find(
         directory: &Path,
         revision: Option<&str>,
@@ -153,7 +154,7 @@ impl Defaults {
         Ok(Self { policy, policy_origin, policy_name, user: config.run.clone(), user_place, project })
     }
 
-    /// What the project asks for beyond what the user allows, a line each.
+    /// What the project asks for beyond what the user allows, one line for each request.
     pub(super) fn requests(&self) -> Result<Vec<String>, Failure> {
         let Some(project) = &self.project else { return Ok(Vec::new()) };
         let run = &project.config.run;
@@ -226,13 +227,13 @@ impl Defaults {
         confirmed.add(&project.hash(), &project.directory)
     }
 
-    /// Confirms what the project asks for, without asking.
+    /// Records that the user has confirmed what the project asks for, without asking.
     pub(super) fn trust(&self) -> Result<(), Failure> {
         let Some(project) = &self.project else { return Ok(()) };
         Confirmed::open()?.add(&project.hash(), &project.directory)
     }
 
-    /// Completes the arguments of a run by the defaults.
+    /// Fills in the arguments of a run that the command line does not give, from the defaults.
     pub(super) fn complete(&self, arguments: &mut args::Run) {
         let project = self.project.as_ref().map(|project| &project.config.run);
         let both: Vec<&RunDefaults> = project.into_iter().chain([&self.user]).collect();
@@ -254,7 +255,7 @@ impl Defaults {
         }
     }
 
-    /// The prefix of branches, if a default names one.
+    /// The prefix for the names of runs' branches, if a default names one.
     pub(super) fn branch_prefix(&self) -> Option<&str> {
         let project = self.project.as_ref().and_then(|project| project.config.run.branch_prefix.as_deref());
         project.or(self.user.branch_prefix.as_deref())
@@ -294,7 +295,8 @@ impl Defaults {
     }
 }
 
-/// How a policy differs from the one the user would have, unless it only tightens that one.
+/// The differences between the policy that the user would have (`base`) and another policy. Empty if that policy only
+/// tightens `base`.
 fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
     let extends_base = policy.extends.iter().any(|name| name == base);
     let loosens = policy.remarks.iter().any(|remark| remark.severity == Severity::Note);
@@ -306,7 +308,7 @@ fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
     Ok(lines.into_iter().map(|line| format!("policy {}: {line}", policy.name)).collect())
 }
 
-/// The contents of project configurations that the user has confirmed.
+/// The hashes of the project configurations that the user has confirmed, read from a file in the state directory.
 struct Confirmed {
     path: PathBuf,
     text: String,

@@ -1,5 +1,5 @@
-//! `guard run --detach`: the run continues in a forked process with a session of its own, while the caller waits until its
-//! command has started or the run has failed. Must be called while guard has a single thread.
+//! `guard run --detach`: the run continues in a forked background process with a session of its own. The caller waits
+//! until the run's command has started or the run has failed. Must be called while guard has a single thread.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -19,28 +19,31 @@ use super::{Failure, note};
 use crate::sys::process;
 use crate::transcript::{EventType, Line, Observer};
 
-/// The two processes after the fork.
+/// The result of the fork, in each of the two processes.
 pub(super) enum Side {
     Caller(Background),
     Run(StartNotifier),
 }
 
-/// The caller's view of the process of the run.
+/// The background process of a run, as the caller sees it.
 pub(super) struct Background {
     pid: Pid,
-    /// Gets the run's id when its command has started, and ends without one if the run fails.
+    /// The read end of a pipe. It delivers the run's id when the command has started, and ends without an id if the run
+    /// fails.
     started: File,
-    /// What the process prints until then. Files, because nobody reads them while the process writes.
+    /// What the background process prints before its command has started. A file instead of a pipe, because nobody
+    /// reads while the process writes.
     output: File,
     error: File,
 }
 
-/// In the process of the run: tells the caller that the command has started.
+/// Tells the caller that the command has started. Used in the background process of the run.
 pub(super) struct StartNotifier {
     started: File,
 }
 
-/// Forks the process of the run. It has no terminal, and its standard streams end in files until its command has started.
+/// Forks the background process of the run. That process has no terminal, and its output goes to files in memory until
+/// its command has started.
 pub(super) fn fork() -> io::Result<Side> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
@@ -59,7 +62,8 @@ pub(super) fn fork() -> io::Result<Side> {
 }
 
 impl StartNotifier {
-    /// An observer of the run's events that reports the first program start. From then on the transcript has everything.
+    /// An observer of the run's events that tells the caller when the first program starts. From then on, guard prints
+    /// nothing: the transcript contains everything.
     pub(super) fn observer(self, run_id: &str) -> Observer {
         let mut waiting = Some((self.started, run_id.to_string()));
         Box::new(move |line: &Line<'_>| {
@@ -77,7 +81,8 @@ impl StartNotifier {
     }
 }
 
-/// Waits until the run has started, and prints its id. If it has failed, prints what it printed and returns its exit code.
+/// Waits until the run's command has started, and prints the run's id. If the run has failed instead, prints the output
+/// of its process and returns its exit code.
 pub(super) fn await_start(background: Background, json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let Background { pid, started, output, error } = background;
     let mut run_id = String::new();

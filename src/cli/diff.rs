@@ -16,7 +16,7 @@ use crate::terminal_text;
 use crate::transcript::{Run, RunState};
 use crate::workspace::{Record, Repository, WholeWork, WorkReader};
 
-/// The most commits that JSON lists.
+/// The maximum number of commits that the JSON output lists.
 const MOST_COMMITS: usize = 1_000;
 
 pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -54,12 +54,12 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// `1 commit`, `2 commits`.
+/// A number with its noun: `1 commit`, `2 commits`.
 pub(super) fn count(number: usize, singular: &str) -> String {
     if number == 1 { format!("1 {singular}") } else { format!("{number} {singular}s") }
 }
 
-/// How much work there is.
+/// A line that says how many commits and uncommitted paths the run left.
 fn headline(record: &Record, work: &WholeWork) -> String {
     let branch = record.branch.trim_start_matches("refs/heads/");
     let commits = count(work.commits, "commit");
@@ -69,7 +69,8 @@ fn headline(record: &Record, work: &WholeWork) -> String {
     }
 }
 
-/// The paths relative to the top of the worktree. Like git, takes them as relative to the current directory.
+/// Converts the given paths to paths relative to the top of the worktree. Like git, takes the given paths as relative
+/// to the current directory.
 fn pathspecs(paths: &[OsString], record: &Record) -> Result<Vec<OsString>, Failure> {
     if paths.is_empty() {
         return Ok(Vec::new());

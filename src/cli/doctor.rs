@@ -12,8 +12,8 @@ use crate::policy::{PolicyDirs, load};
 use crate::sandbox::{HeldBoundary, Kernel, held_boundaries, probe};
 use crate::transcript::runs_dir;
 
-/// Prints the report. The exit code says whether every built-in policy can be enforced, and nothing else keeps runs from
-/// working.
+/// Prints the report. The exit code says whether every built-in policy can be enforced and nothing else prevents runs
+/// from working.
 pub(super) fn run(as_json: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     let kernel = probe();
     let policies = policies(&kernel)?;
@@ -54,12 +54,12 @@ fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
     Ok(found)
 }
 
-/// What holds each boundary of a run on this machine.
+/// Which mechanism enforces each boundary of a run on this machine.
 fn boundaries(kernel: &Kernel) -> Vec<HeldBoundary> {
     held_boundaries(kernel.landlock, kernel.namespaces.is_ok())
 }
 
-/// Why runs have no shims, if so.
+/// Why runs on this machine get no shims; `None` if they get them.
 fn no_shims() -> Option<String> {
     why_no_shims(&runs_dir().ok()?)
 }

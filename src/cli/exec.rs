@@ -18,7 +18,7 @@ use crate::outcome::ErrorKind;
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
-/// A larger request, in bytes, is rejected.
+/// The maximum size of a request, in bytes. A larger request is rejected.
 const LARGEST: u64 = 16 << 20;
 
 pub(super) fn run(args: &Exec, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -71,8 +71,8 @@ fn finish(result: &ExecResult, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit(result))
 }
 
-/// Prints the answer for a person, and one line about the run to standard error. An agent that got a prompt can be asked
-/// again.
+/// Prints the agent's answer as text for a person, and a line about the run to standard error. If the agent got a
+/// prompt, also prints how to continue the conversation.
 fn finish_text(result: &ExecResult, has_prompt: bool, out: &mut dyn Write) -> Result<Exit, Failure> {
     for line in result.run.result.lines() {
         writeln!(out, "{}", terminal_text::escape(line))?;
@@ -89,7 +89,7 @@ fn finish_text(result: &ExecResult, has_prompt: bool, out: &mut dyn Write) -> Re
     Ok(exit(result))
 }
 
-/// The executor for this user.
+/// Creates the executor, with the directories of the current user.
 pub(super) fn executor() -> Result<Executor, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
@@ -101,7 +101,7 @@ pub(super) fn executor() -> Result<Executor, Failure> {
     })
 }
 
-/// What is wrong with a request, and a hint.
+/// The error for a bad request: what is wrong with it, and a hint.
 type BadRequest = (String, &'static str);
 
 const FORMAT_HINT: &str = "a request is a JSON object such as {\"prompt\": \"…\", \"cd\": \"/absolute/path\"}; see schemas/exec-request.schema.json";
@@ -180,14 +180,14 @@ pub(super) fn print(event: &AgentEvent, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Cancels the run at the first signal. guard asks the run to end, and still prints its result.
+/// Cancels the run at the first signal, such as Ctrl-C. guard then asks the run to end, and still prints its result.
 pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
     let cancel = cancel.clone();
     launch::on_signals(move || cancel.set())
 }
 
-/// Starts a thread that cancels when the reader of the result is gone. Without it, guard would notice that only at the
-/// next event, and the agent may be silent for long.
+/// Starts a thread that cancels the run when nobody reads the result any more. Without this thread, guard would notice
+/// that only at the next event, and an agent may be silent for a long time.
 fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
     let out = io::stdout().as_fd().try_clone_to_owned()?;
     let cancel = cancel.clone();

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use crate::agent::AgentEvent;
 use crate::terminal_text;
 
-/// How often the line is drawn again.
+/// The time between two updates of the progress line.
 const PERIOD: Duration = Duration::from_millis(200);
-/// The width if the terminal does not say its own.
+/// The assumed width of the terminal if it does not report one.
 const DEFAULT_WIDTH: usize = 80;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ struct Status {
     has_ended: bool,
 }
 
-/// A line on standard error that a thread draws until this is dropped.
+/// The progress line on standard error. A thread redraws it until this value is dropped.
 pub(super) struct ExecProgress {
     status: Arc<(Mutex<Status>, Condvar)>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -35,7 +35,7 @@ impl ExecProgress {
         Self { status, thread }
     }
 
-    /// Shows what the agent does now, if the event is about that.
+    /// Shows what the agent is doing, if the event is about that.
     pub(super) fn show(&self, event: &AgentEvent) {
         let first = event.message.lines().next().unwrap_or_default();
         let kind = event.event_type.strip_prefix("agent.").unwrap_or(&event.event_type);
@@ -48,7 +48,7 @@ impl ExecProgress {
 }
 
 impl Drop for ExecProgress {
-    /// Removes the line, so that what follows begins at the left.
+    /// Removes the progress line, so that the output after it begins at the left edge.
     fn drop(&mut self) {
         self.status.0.lock().unwrap_or_else(PoisonError::into_inner).has_ended = true;
         self.status.1.notify_all();

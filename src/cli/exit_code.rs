@@ -2,7 +2,7 @@
 
 use crate::policy::Action;
 
-/// The exit codes of one or more commands: each a code and its meaning.
+/// The exit codes of one or more commands: the names of the commands, and each code with its meaning.
 pub type ExitCodes = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// The exit codes of every command, for the documentation.
@@ -155,7 +155,7 @@ pub(crate) enum Exit {
     Ask,
     /// The transcript is intact, but its run never finished.
     Unfinished,
-    /// Standard output was closed.
+    /// The reader of standard output has closed it.
     ClosedPipe,
     /// A run reached a time limit, or used up its budget.
     TimedOut,
@@ -165,7 +165,7 @@ pub(crate) enum Exit {
     CannotExecute,
     /// The command of a run does not exist.
     CommandNotFound,
-    /// The command's own exit code.
+    /// The exit code of the command that the run started.
     Code(u8),
 }
 

@@ -12,19 +12,20 @@ use super::{Failure, args, stdout_colour};
 
 /// The headings of `guard --help`, and the commands below each, the most used first.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Run", &["run", "demo"]),
-    ("Look", &["log", "why", "runs", "worktree", "replay", "verify"]),
-    ("Policies", &["check", "allow", "policy"]),
+    ("Run", &["run", "ps", "attach", "stop", "demo"]),
+    ("Look", &["log", "why", "runs", "replay", "verify"]),
+    ("Take over the work", &["diff", "apply", "worktree", "restore"]),
+    ("Policies", &["check", "allow", "learn", "policy"]),
     ("Agents and tasks", &["exec", "task", "workflow", "mcp"]),
     ("Set up", &["init", "config", "doctor", "completions", "man", "help"]),
 ];
-/// The heading of commands that no group names.
+/// The heading of commands that belong to no group.
 const UNGROUPED: &str = "Other";
-/// The widest help, as in the help of each command.
+/// The maximum width of the help text, the same as in the help of each command.
 const WIDEST: usize = 110;
-/// The width without a terminal, as clap assumes it.
+/// The width of the help text if there is no terminal, the same as in clap.
 const DEFAULT_WIDTH: usize = 100;
-/// The narrowest column for descriptions.
+/// The minimum width of the column that contains the descriptions of the commands.
 const NARROWEST: usize = 20;
 
 /// The topics of `guard help TOPIC`, besides `exit-codes`, which is made from the table of exit codes.
@@ -37,7 +38,7 @@ const TOPICS: &[(&str, &str)] = &[
 ];
 const EXIT_CODES_TOPIC: &str = "exit-codes";
 
-/// The command line of guard, with the commands below headings.
+/// guard's command line for clap, with a help text that lists the commands under headings.
 pub(super) fn command() -> Command {
     let command = args::Cli::command();
     let template = format!(
@@ -116,7 +117,7 @@ fn heading(command: &Command, title: &str) -> String {
     format!("{style}{title}:{style:#}")
 }
 
-/// Every visible command below its heading, with its description.
+/// The text that lists every visible command with its description, under the heading of its group.
 fn grouped_commands(command: &Command, width: usize) -> String {
     let visible: Vec<&Command> = command.get_subcommands().filter(|found| !found.is_hide_set()).collect();
     let is_grouped = |name: &str| GROUPS.iter().any(|(_, names)| names.contains(&name));
@@ -150,7 +151,7 @@ fn grouped_commands(command: &Command, width: usize) -> String {
     text
 }
 
-/// Breaks a text into lines of at most `width` characters. A longer word has a line of its own.
+/// Breaks a text into lines of at most `width` characters. A word that is longer than `width` gets a line of its own.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -11,13 +11,15 @@ use super::runs::{disk_use, holds_work};
 use crate::policy::StateConfig;
 use crate::transcript::{RunState, Store};
 
-/// The file in the directory of runs whose time is that of the last deletion.
+/// The file in the directory of runs whose modification time is the time of the last deletion.
 const MARKER: &str = ".last-cleanup";
 const INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// The most runs that are deleted after one run, so that its caller does not wait. The next run deletes more.
+/// The maximum number of runs that are deleted after a run, so that the caller of that run does not have to wait. The
+/// next run deletes more.
 const MOST_DELETED: usize = 100;
 
-/// Deletes what the configuration says, except for this run. Failures are only logged: the run was successful.
+/// Deletes the old runs that the configuration says, except for the run that has just finished. Failures are only
+/// logged, because they do not concern that run.
 pub(super) fn delete_old_runs(limits: &StateConfig, finished_run: &str) {
     let longest = limits.keep.filter(|keep| keep.0 > 0);
     let longest = longest.map(|keep| SignedDuration::from_secs(keep.0.try_into().unwrap_or(i64::MAX)));

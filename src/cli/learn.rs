@@ -12,7 +12,7 @@ use crate::policy::{Action, Policy, PolicyDirs, Source};
 use crate::terminal_text;
 use crate::transcript::{Event, EventType, Step};
 
-/// The most program starts that are learned from.
+/// The maximum number of program starts that guard learns from.
 const MAX_COMMANDS: usize = 100_000;
 
 pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -60,18 +60,21 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// How a policy file is named on a command line: with a slash, so that it is taken as a path.
+/// The text that names a policy file on a command line. It contains a slash, so that it is taken as a path.
 fn reference(path: &Path) -> String {
     let shown = path.to_string_lossy();
     let shown = if shown.contains('/') { shown.into_owned() } else { format!("./{shown}") };
     shell_words::quote(&shown).into_owned()
 }
 
-/// Runs the command without command rules. Returns the run's id if there was a run.
+/// Runs the command under the policy without its command rules. Returns the run's id if there was a run.
 fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
     let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
     let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
-        return Err(Failure::usage("the command cannot be run", "`guard run --dry-run -- COMMAND` says why"));
+        return Err(Failure::usage(
+            format!("cannot run `{}`", terminal_text::replace(&args.command[0].to_string_lossy())),
+            "`guard run --dry-run -- COMMAND` says why",
+        ));
     };
     arguments.command.clone_from(&args.command);
     arguments.policy.clone_from(&args.policy);
@@ -83,7 +86,7 @@ fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
     super::run::run_with(&arguments, without_command_rules, &mut printed)
 }
 
-/// The policy without its rules about commands. The sandbox stays as it is.
+/// The policy without its rules about commands. The settings of the sandbox stay the same.
 fn without_command_rules(mut policy: Policy) -> Policy {
     policy.rules.clear();
     for default in [&mut policy.default_action, &mut policy.git_default_action, &mut policy.git_other_action]
@@ -93,7 +96,7 @@ fn without_command_rules(mut policy: Policy) -> Policy {
     policy
 }
 
-/// Reads what a run did from its transcript.
+/// Adds everything that a run did to `seen`, from the run's transcript.
 fn observe(run: &str, seen: &mut Seen) -> Result<(), Failure> {
     let run = log::find(Some(run))?;
     let mut reader = log::open(&run)?;
@@ -146,7 +149,7 @@ fn see(event: &Event, seen: &mut Seen) {
     }
 }
 
-/// The name of the policy: that of its file.
+/// The name of the learned policy, which is derived from the name of its file.
 fn policy_name(out: &Path) -> String {
     let stem = out.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     let name: String =
@@ -155,7 +158,7 @@ fn policy_name(out: &Path) -> String {
     if name.is_empty() { "learned".to_string() } else { name }
 }
 
-/// The default file of a learned policy.
+/// The path that a learned policy is written to by default.
 pub(super) fn default_out() -> PathBuf {
     PathBuf::from("learned.toml")
 }

@@ -27,9 +27,9 @@ use tracing_subscriber::{Layer, fmt};
 use super::Failure;
 use crate::terminal_text;
 
-/// The variable with the filter.
+/// The environment variable that contains the log filter.
 const FILTER: &str = "GUARD_LOG";
-/// The variable with the log file.
+/// The environment variable that contains the path of the log file.
 const FILE: &str = "GUARD_LOG_FILE";
 
 /// The logging options that every subcommand has.
@@ -46,18 +46,18 @@ pub(crate) struct LogOptions {
     log_file: Option<PathBuf>,
 }
 
-/// The variables that make other guard processes log to the same file.
+/// The environment variables that make child processes of guard log to the same file.
 static FOR_CHILDREN: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 
-/// The variables that make a child process of guard log as this one does. Only for a log file: the parent takes the
-/// child's standard error for its messages.
+/// The environment variables that make a child process of guard log as this process does. Empty unless the log goes to
+/// a file, because the parent takes the child's standard error for the child's messages.
 pub(super) fn for_children() -> Vec<(OsString, OsString)> {
     FOR_CHILDREN.get().cloned().unwrap_or_default()
 }
 
 static IS_VERBOSE: OnceLock<bool> = OnceLock::new();
 
-/// Whether the user asked for details by `-v`.
+/// Whether the user asked for details with `-v`.
 pub(super) fn is_verbose() -> bool {
     IS_VERBOSE.get().copied().unwrap_or(false)
 }
@@ -109,8 +109,8 @@ fn parse(filter: &OsStr) -> Result<Targets, Failure> {
     text.parse().map_err(|error: tracing_subscriber::filter::ParseError| bad(&error.to_string()))
 }
 
-/// Opens the file for appending. Refuses a symbolic link: where an agent has worked, it could lead to a file of the
-/// user.
+/// Opens the log file for appending. Refuses a symbolic link: where an agent has worked, the link could lead to another
+/// file of the user.
 fn open(path: &Path) -> Result<File, Failure> {
     let bad = |problem: &str| {
         Failure::usage(
@@ -132,22 +132,22 @@ fn open(path: &Path) -> Result<File, Failure> {
 }
 
 enum Target {
-    /// With its own line end: a program in the sandbox may have put the terminal into raw mode, where a line feed does
-    /// not return the carriage.
+    /// Standard error, with a line end of its own: a program in the sandbox may have put the terminal into raw mode,
+    /// where a line feed does not return the carriage.
     StandardError {
         line_end: &'static str,
     },
     File(File),
 }
 
-/// Writes each line whole and escaped, and only in the process that started the log.
+/// Writes each line of the log whole and escaped, and only in the process that started the log.
 struct LogWriter {
     target: Target,
     process: u32,
 }
 
 impl Write for &LogWriter {
-    /// Gets one event at a time. Ignores errors: a log that cannot be written must not make guard fail.
+    /// Writes one event to the log. Ignores errors: a log that cannot be written must not make guard fail.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         if std::process::id() == self.process {
             let text = String::from_utf8_lossy(event);

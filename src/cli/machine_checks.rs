@@ -1,4 +1,4 @@
-//! What `guard doctor` checks beside the kernel: git, the agents, keys, PATH, and the state directory.
+//! What `guard doctor` checks besides the kernel: git, the agents, keys, PATH, and the state directory.
 //!
 //! A check contacts no host and prints no key. It starts only programs from directories that no agent and no other user
 //! can write.
@@ -24,30 +24,31 @@ use crate::transcript::runs_dir;
 const OLDEST_GIT: (u64, u64) = (2, 38);
 /// How long a program may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes that are read of a version.
+/// The maximum number of bytes that are read of the version that a program prints.
 const LONGEST_VERSION: u64 = 4096;
-/// Less free space, in bytes, is reported.
+/// The minimum free space, in bytes. `guard doctor` reports if there is less.
 const LEAST_FREE: u64 = 1 << 30;
-/// After this many files, the size of the state directory is only a lower bound.
+/// The maximum number of files that are counted. If there are more, the size of the state directory is only a lower
+/// bound.
 const MOST_FILES: usize = 100_000;
 
-/// How a check came out.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CheckState {
     Ok,
-    /// Not there, and needed only by those who want to use it.
+    /// The checked thing is missing, but is needed only by users who want to use it.
     Absent,
-    /// Works, but should be corrected.
+    /// The checked thing works, but should be corrected.
     Warning,
-    /// Runs fail because of it.
+    /// The checked thing makes runs fail.
     Problem,
 }
 
-/// One thing that guard looked at.
+/// One thing that guard checked on this machine, and the outcome.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct MachineCheck {
-    /// The group: `git`, `agent`, `key`, `path`, `state`, `config`.
+    /// The group of checks that this one belongs to: `git`, `agent`, `key`, `path`, `state`, `config`.
     pub(super) area: &'static str,
     pub(super) name: String,
     pub(super) state: CheckState,
@@ -66,7 +67,7 @@ impl MachineCheck {
     }
 }
 
-/// Makes every check.
+/// Makes all checks, and returns their outcomes.
 pub(super) fn all() -> Vec<MachineCheck> {
     let search = ProgramSearch::from_environment();
     let mut checks = vec![git(&search)];
@@ -187,7 +188,7 @@ fn keys() -> Vec<MachineCheck> {
         .collect()
 }
 
-/// Where the key of a gateway comes from. Never the key itself.
+/// Checks where the key of a gateway comes from. The outcome never contains the key itself.
 fn key(gateway: &str, usual: &[&str], config: &GatewayConfig, is_set: impl Fn(&str) -> bool) -> MachineCheck {
     if let Some(file) = &config.key_file {
         let check = MachineCheck::ok("key", gateway, format!("the file {}", file.display()));
@@ -212,7 +213,7 @@ fn key(gateway: &str, usual: &[&str], config: &GatewayConfig, is_set: impl Fn(&s
     }
 }
 
-/// The entries of PATH in which guard does not search for programs.
+/// Reports the entries of PATH in which guard does not search for programs.
 fn path(search: &ProgramSearch) -> Vec<MachineCheck> {
     let skipped = search.untrusted();
     if skipped.is_empty() {
@@ -262,7 +263,7 @@ fn state() -> Vec<MachineCheck> {
     checks
 }
 
-/// The size of the files below a directory, and whether all were counted.
+/// The total size of the files below a directory, and whether all files were counted.
 fn size(directory: &Path) -> (u64, bool) {
     let (mut bytes, mut files) = (0, 0);
     let mut open = vec![directory.to_path_buf()];

@@ -8,7 +8,7 @@ use super::exit_code::Exit;
 use super::shell_args::Man;
 use super::{Failure, args};
 
-/// Prints the page of guard, or writes a page for every command.
+/// Prints guard's manual page, or writes the pages of all commands to a directory.
 pub(super) fn run(man: &Man, out: &mut dyn Write) -> Result<Exit, Failure> {
     let command = args::Cli::command();
     let Some(directory) = &man.out else {

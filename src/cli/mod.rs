@@ -148,7 +148,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<args::Cli, clap::Er
     args::Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// The most problems shown for one file.
+/// The maximum number of problems that are printed for one file.
 const MOST_SHOWN: usize = 50;
 
 /// Why a command of `guard` could not do its work.
@@ -205,7 +205,7 @@ impl Failure {
     }
 }
 
-/// Prints a line to standard error. A missing reader is not an error.
+/// Prints a line to standard error. Does not fail if nobody reads it.
 fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -104,7 +104,7 @@ struct PathJson {
 }
 
 impl<'a> VerdictJson<'a> {
-    /// The JSON of a verdict.
+    /// Creates the JSON output for a verdict.
     pub fn new(verdict: &'a Verdict, policy: &'a str) -> Self {
         let (decision, deferred) = match &verdict.decision {
             Decision::Allow(conditions) => (
@@ -134,7 +134,7 @@ impl<'a> VerdictJson<'a> {
         }
     }
 
-    /// Adds the line number and the caller's id of the request that this answers.
+    /// Adds the line number and the caller's id of the request that this verdict answers.
     #[must_use]
     pub fn answering(mut self, line: usize, id: Option<&'a serde_json::Value>) -> Self {
         self.line = Some(line);
@@ -178,10 +178,10 @@ fn intent(intent: &crate::command::Intent) -> IntentJson {
     }
 }
 
-/// A published schema: the file's name in `schemas/`, and how it is made.
+/// A published schema: the name of its file in `schemas/`, and the function that generates it.
 type Published = (&'static str, fn() -> serde_json::Value);
 
-/// The schemas this version publishes.
+/// The schemas that this version of guard publishes.
 pub const SCHEMAS: &[Published] = &[
     ("policy.schema.json", policy::schema),
     ("check.schema.json", || titled(as_written::<VerdictJson<'static>>(), "guard check --json")),

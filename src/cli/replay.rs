@@ -58,13 +58,13 @@ fn pace(args: &Replay) -> Result<Pace, Failure> {
     Ok(Pace { speed, longest, due: Duration::ZERO, began: Instant::now(), last: None })
 }
 
-/// Turns recorded times into pauses. Each pause is computed from the time since the beginning, so that delays by
-/// writing do not add up.
+/// Turns the times of recorded output into pauses. Each pause is computed from the time since the start of the replay,
+/// so that delays caused by writing do not add up.
 struct Pace {
-    /// Zero means no pauses.
+    /// How many times as fast as recorded to play; zero means without pauses.
     speed: f64,
     longest: Duration,
-    /// When the next piece is due, relative to the beginning.
+    /// When the next piece of output is due, relative to the start of the replay.
     due: Duration,
     began: Instant,
     last: Option<Timestamp>,

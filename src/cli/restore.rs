@@ -1,4 +1,5 @@
-//! `guard restore`: lists what guard saved under `refs/guard/`, brings it back as a branch, and removes what is old.
+//! `guard restore`: lists the work that guard saved under `refs/guard/`, brings it back as a branch, and removes old
+//! saved work.
 
 use std::io::Write;
 use std::time::SystemTime;
@@ -42,7 +43,7 @@ fn as_json(work: &SavedWork) -> Value {
     })
 }
 
-/// What is saved, in a few words.
+/// Describes in a few words what the saved work consists of.
 fn content(work: &SavedWork) -> String {
     let mut parts = Vec::new();
     if work.tip.is_some() {
@@ -119,7 +120,7 @@ fn unknown(name: &str) -> Failure {
     Failure::usage(format!("nothing is saved as {name:?}"), "`guard restore --list` shows what is saved")
 }
 
-/// The default branch: `restored/` and the last part of the run's branch or name.
+/// The default name of the branch to create: `restored/` and the last part of the run's branch or name.
 fn default_branch(work: &SavedWork) -> String {
     let name = work.branch.as_deref().unwrap_or(&work.name);
     format!("restored/{}", name.rsplit('/').next().unwrap_or(name))

@@ -23,7 +23,7 @@ use crate::terminal_text;
 use crate::transcript::{EventType, Line, Observer, runs_dir};
 use crate::workspace::{self, Record};
 
-/// Runs the command, here or in the background (`--detach`), or prints the plan of it (`--dry-run`).
+/// Runs the command, here or in the background (`--detach`), or only prints the plan of the run (`--dry-run`).
 pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Failure> {
     if !arguments.detach {
         return run_with(arguments, |policy| policy, out).map(|(exit, _)| exit);
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &args::Run, out: &mut dyn Write) -> Result<Exit, Fa
     }
 }
 
-/// Like [`run`], with a change of the policy. Also returns the run's id if the command was started.
+/// Like [`run`], but changes the policy before the run. Also returns the run's id if the command was started.
 pub(super) fn run_with(
     arguments: &args::Run,
     change: impl FnOnce(Policy) -> Policy,
@@ -46,7 +46,8 @@ pub(super) fn run_with(
     run_or_plan(arguments, change, None, &mut started, out).map(|exit| (exit, started))
 }
 
-/// Runs the command, or prints the plan of it. In the background, `notifier` tells the caller when it has started.
+/// Runs the command, or only prints the plan of the run. In the background, `notifier` tells the caller when the
+/// command has started.
 fn run_or_plan(
     arguments: &args::Run,
     change: impl FnOnce(Policy) -> Policy,
@@ -57,8 +58,18 @@ fn run_or_plan(
     let form = Form::from_args(arguments);
     // First, so that no copy of the environment contains a key.
     let (config, keys) = configuration()?;
-    let (arguments, policy) = with_defaults(arguments, &config)?;
-    let (arguments, policy) = (&arguments, change(policy));
+    let (arguments, policy) = match with_defaults(arguments, &config) {
+        Ok((arguments, policy)) => (arguments, change(policy)),
+        // Callers that read JSON get this as a result, too.
+        Err(Failure::Usage { message, hint }) if form != Form::PassThrough => {
+            let duration = duration(Duration::ZERO);
+            let result = RunResult { duration, ..failure_result(ErrorKind::ConfigError, &message) };
+            print_failure(&result, &hint, form, out)?;
+            return Ok(Exit::OwnFailure);
+        }
+        Err(failure) => return Err(failure),
+    };
+    let arguments = &arguments;
     for remark in policy.remarks.iter().filter(|remark| remark.severity == Severity::Warning) {
         note(&remark.render(false));
     }
@@ -170,7 +181,7 @@ fn run_or_plan(
     }
 }
 
-/// Completes the arguments by the defaults of the project and the user, and loads the policy.
+/// Completes the arguments with the defaults of the project and the user, and loads the policy.
 fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, Policy), Failure> {
     let directory = match &arguments.dir {
         Some(directory) => directory.clone(),
@@ -195,7 +206,7 @@ fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, P
     Ok((arguments, policy))
 }
 
-/// The plan of a run of `/bin/true` in the current directory, for questions about its rights.
+/// The plan for a run of `/bin/true` in the current directory, for answering questions about what a run may access.
 pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
     let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
     let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
@@ -218,7 +229,8 @@ pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
     })
 }
 
-/// The policy for questions: the one that is named, or what runs in the current directory would use.
+/// The policy for answering questions: the one that the user named, or the one that runs in the current directory would
+/// use.
 pub(super) fn policy_here(named: Option<&str>) -> Result<Policy, Failure> {
     let (config, _) = configuration()?;
     let directory = std::env::current_dir().unwrap_or_default();
@@ -260,12 +272,12 @@ impl Form {
     }
 }
 
-/// An id that sorts by time and reveals nothing else.
+/// Creates the id of a new run. Ids sort by time and reveal nothing else.
 fn run_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
-/// Reads the user's configuration, and takes the keys out of the environment.
+/// Reads the user's configuration, and takes the API keys out of the environment.
 pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
     let config = match Config::place() {
         Some(place) => Config::read(&place)
@@ -396,7 +408,7 @@ fn request(
     })
 }
 
-/// Parses `PATH=TEXT` options. Each path must be relative to the home directory and without `..`.
+/// Parses the `PATH=TEXT` values of `--home-file`. Each path must be relative to the home directory and without `..`.
 fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
     let file = |given: &String| {
         let (path, text) = given.split_once('=')?;
@@ -571,7 +583,7 @@ fn show_plan(plan: &LaunchPlan, form: Form, out: &mut dyn Write) -> Result<Exit,
     Ok(Exit::Success)
 }
 
-/// Reports a request that cannot be planned. Nothing was created, and there is no transcript.
+/// Reports that a run cannot be planned. guard has created nothing, and there is no transcript.
 fn report_plan_error(
     request: &RunRequest,
     error: &LaunchError,
@@ -607,7 +619,7 @@ fn report_plan_error(
     Ok(exit)
 }
 
-/// Reports a worktree that cannot be created. There was no run, and nothing of it is left.
+/// Reports that the worktree of a run cannot be created. The run was not started, and guard has left nothing behind.
 fn report_workspace_problem(
     request: &RunRequest,
     problem: &WorkspaceProblem,
@@ -618,7 +630,7 @@ fn report_workspace_problem(
     Ok(problem.exit)
 }
 
-/// Prints a result that says that there was no run, and why.
+/// Prints a result that says that the run was not started, and why.
 fn print_not_started(
     request: &RunRequest,
     kind: ErrorKind,
@@ -637,7 +649,7 @@ fn print_not_started(
     print_failure(&result, hint, form, out)
 }
 
-/// The result of a run that has not begun: only what the plan says.
+/// The result of a run that has not begun. It contains only what the plan says.
 fn result_before_start(plan: &LaunchPlan) -> RunResult {
     RunResult {
         tool: plan.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -738,7 +750,7 @@ pub(super) fn exit_of(result: &RunResult) -> Exit {
     }
 }
 
-/// Whether guard ended the run because of a limit. This is printed even if no summary is wanted.
+/// Whether guard ended the run because of a limit. guard prints this even if the user wants no summary.
 fn is_ended_by_limit(result: &RunResult) -> bool {
     let limits = [
         ErrorKind::IdleTimeout,
@@ -750,7 +762,7 @@ fn is_ended_by_limit(result: &RunResult) -> bool {
     result.error_kind.is_some_and(|kind| limits.contains(&kind))
 }
 
-/// The most denials that a summary lists.
+/// The maximum number of denials that a summary lists.
 const MOST_SHOWN: usize = 10;
 
 /// The summary for the user at the end of a run.
@@ -812,7 +824,7 @@ fn summary(result: &RunResult) -> Vec<String> {
     lines
 }
 
-/// A denial as a line for the user. Omits what to do instead, which is meant for the agent.
+/// Describes a denial in a line for the user. Omits the advice on what to do instead, which is meant for the agent.
 fn refusal(denial: &Denial) -> String {
     let Denial { kind, message, what, rule, reason, .. } = denial;
     if *kind == EventType::DenyExec && !what.is_empty() {
@@ -822,7 +834,7 @@ fn refusal(denial: &Denial) -> String {
     }
 }
 
-/// The refused hosts in one line, for a summary that does not list every denial.
+/// The hosts that the run was refused, in one line for a summary that does not list every denial.
 fn refused_hosts(result: &RunResult) -> Option<String> {
     let refused: Vec<&HostTraffic> = result.network.iter().filter(|host| host.refused > 0).collect();
     let shown = |host: &&HostTraffic| match host.port {
@@ -846,8 +858,8 @@ fn bytes(count: u64) -> String {
     }
 }
 
-/// The shortest name of a run for `guard diff` and `guard apply`: `@` if it is the newest one in its repository, otherwise
-/// its branch.
+/// The shortest text that names a run for `guard diff` and `guard apply`: `@` if the run is the newest one in its
+/// repository, otherwise its branch.
 fn reference(run_id: &str, branch: &str) -> String {
     let newest = || {
         let runs = runs_dir().ok()?;
@@ -858,7 +870,7 @@ fn reference(run_id: &str, branch: &str) -> String {
     if is_newest { "@".to_string() } else { branch.to_string() }
 }
 
-/// What happened to the branch, and what the user can do next.
+/// Lines that tell the user what happened to the run's branch, and what to do next.
 fn worktree_lines(result: &RunResult) -> Vec<String> {
     let Some(worktree) = &result.worktree else { return Vec::new() };
     let mut lines = Vec::new();

@@ -12,18 +12,20 @@ use crate::terminal_text;
 use crate::transcript::{FindError, Run, Store};
 use crate::workspace::{Repository, main_directory};
 
-/// The shortest id that tables print. Text of at least this length that can be part of an id is first looked up as one.
+/// The minimum length of the ids that tables print. Text of at least this length that can be part of an id is looked up
+/// as an id before it is looked up as a name.
 const SHORTEST_ID: usize = 8;
-/// The most candidates that a message lists.
+/// The maximum number of candidates that an error message lists.
 const MOST_LISTED: usize = 10;
-/// Longer text is no typing error, and comparing it would be slow.
+/// The maximum length of text for which guard suggests similar names. Longer text is no typing error, and comparing it
+/// would be slow.
 const LONGEST_TYPED: usize = 64;
 
-/// What a run can be named by.
+/// A run that the user may have named, with what it can be named by.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Candidate {
     pub(super) id: String,
-    /// The branch, without `refs/heads/`.
+    /// The run's branch, without `refs/heads/`.
     pub(super) branch: Option<String>,
     pub(super) repository: Option<PathBuf>,
     pub(super) started: Option<Timestamp>,
@@ -52,7 +54,7 @@ impl From<FindError> for Failure {
     }
 }
 
-/// Finds the run that the user named, by default the newest.
+/// Finds the run that the user named, or the newest run if the user named none.
 pub(super) fn find(reference: Option<&str>) -> Result<Run, Failure> {
     find_in(&store()?, reference.unwrap_or("@"))
 }
@@ -88,7 +90,7 @@ fn find_in(store: &Store, reference: &str) -> Result<Run, Failure> {
     }
 }
 
-/// Finds the candidate that the user named. The candidates are sorted, the newest first.
+/// Finds the candidate that the user named. `candidates` must be sorted, with the newest run first.
 pub(super) fn pick(reference: &str, candidates: &[Candidate]) -> Result<usize, Failure> {
     if let Some(number) = position(reference) {
         return if number <= candidates.len() { Ok(number - 1) } else { Err(no_such_position(reference)) };
@@ -112,7 +114,7 @@ pub(super) fn pick(reference: &str, candidates: &[Candidate]) -> Result<usize, F
     only_one(reference, &ids, candidates)
 }
 
-/// The place in the list that `@` or `@N` names, from 1.
+/// The position in the list of runs that `@` or `@N` stands for, counted from 1.
 fn position(reference: &str) -> Option<usize> {
     match reference.strip_prefix('@')? {
         "" => Some(1),
@@ -120,12 +122,13 @@ fn position(reference: &str) -> Option<usize> {
     }
 }
 
-/// Whether text is long enough for an id and has only characters of ids. Shorter text, such as `add`, is rather a name.
+/// Whether text is long enough for an id and has only characters of ids. Shorter text, such as `add`, is more likely a
+/// name.
 fn can_be_id(reference: &str) -> bool {
     reference.len() >= SHORTEST_ID && reference.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-/// The candidates with this id, or if there is none those whose id begins or ends with it.
+/// The candidates with this id or, if there are none, those whose id begins or ends with this text.
 fn matching_ids(reference: &str, candidates: &[Candidate]) -> Vec<usize> {
     let matching = |test: &dyn Fn(&str) -> bool| -> Vec<usize> {
         (0..candidates.len()).filter(|&index| test(&candidates[index].id)).collect()
@@ -137,7 +140,7 @@ fn matching_ids(reference: &str, candidates: &[Candidate]) -> Vec<usize> {
     matching(&|id| id.starts_with(reference) || id.ends_with(reference))
 }
 
-/// The newest run on each branch that is meant. Earlier runs on the same branch are part of its history.
+/// The newest run on each branch for which `is_meant` is true. Earlier runs on the same branch are part of its history.
 fn newest_of_each_branch(candidates: &[Candidate], is_meant: &dyn Fn(&str) -> bool) -> Vec<usize> {
     let mut found: Vec<usize> = Vec::new();
     for (index, candidate) in candidates.iter().enumerate() {
@@ -154,7 +157,7 @@ fn newest_of_each_branch(candidates: &[Candidate], is_meant: &dyn Fn(&str) -> bo
     found
 }
 
-/// If several runs are meant: those in the repository of the current directory, if there are any.
+/// If several runs were found, keeps only those in the repository of the current directory, unless there are none.
 fn prefer_current_repository(found: Vec<usize>, candidates: &[Candidate]) -> Vec<usize> {
     if found.len() < 2 {
         return found;
@@ -168,7 +171,7 @@ fn prefer_current_repository(found: Vec<usize>, candidates: &[Candidate]) -> Vec
     if here.is_empty() { found } else { here }
 }
 
-/// The directory that names the repository of the current directory.
+/// The main directory of the repository that contains the current directory.
 fn current_repository() -> Option<PathBuf> {
     let repository = Repository::find(&std::env::current_dir().ok()?).ok()??;
     Some(main_directory(&repository.common_dir).to_path_buf())
@@ -213,7 +216,7 @@ fn unknown(reference: &str, candidates: &[Candidate]) -> Failure {
     Failure::usage(format!("{message}; similar runs:{similar}"), "`guard runs` lists all runs")
 }
 
-/// The runs whose short id, branch or name is most similar to the text, at most three.
+/// The runs, at most three, whose short id, branch or name is most similar to the text that the user typed.
 fn nearest(reference: &str, candidates: &[Candidate], short: &HashMap<&str, &str>) -> Vec<usize> {
     if reference.len() > LONGEST_TYPED {
         return Vec::new();
@@ -234,7 +237,7 @@ fn nearest(reference: &str, candidates: &[Candidate], short: &HashMap<&str, &str
 
 fn no_such_position(reference: &str) -> Failure {
     Failure::usage(
-        format!("{reference} names no run: there are fewer runs"),
+        format!("{reference} matches no run: fewer runs are recorded"),
         "`guard runs` lists the runs; `@` is the newest",
     )
 }

@@ -1,5 +1,5 @@
 //! Opens the worktree for `guard run`, from the directory and the options that the user gave. With `--in-place` or
-//! outside a repository there is none.
+//! outside a repository, the run gets no worktree.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use crate::policy::Policy;
 use crate::terminal_text;
 use crate::workspace::{KeepPolicy, Limits, Repository, Request, Workspace, WorkspaceError, is_path_inside};
 
-/// The most names in one line.
+/// The maximum number of paths that a line names.
 const MOST_LISTED: usize = 6;
 
-/// Joins paths into a line of text.
+/// Joins paths into a line of text that names at most `MOST_LISTED` of them.
 fn listed(paths: &[&Path]) -> String {
     let shown = paths.iter().take(MOST_LISTED).map(|path| terminal_text::replace(&path.to_string_lossy()));
     let mut line = shown.collect::<Vec<_>>().join(", ");
@@ -28,11 +28,11 @@ fn listed(paths: &[&Path]) -> String {
 /// What a run works on: a separate worktree of a repository, or the directory itself.
 pub(super) struct OpenedWorkspace {
     pub(super) task: Option<GitSession>,
-    /// The working directory.
+    /// The working directory of the run.
     pub(super) folder: PathBuf,
 }
 
-/// The directory and the options that determine the worktree.
+/// The directory and the options of a run, which determine its worktree.
 pub(super) struct WorkspaceRequest<'a> {
     pub(super) arguments: &'a args::Run,
     pub(super) policy: &'a Policy,
@@ -42,7 +42,7 @@ pub(super) struct WorkspaceRequest<'a> {
 }
 
 impl WorkspaceRequest<'_> {
-    /// Creates the run's worktree, if its directory lies in a repository.
+    /// Creates the run's worktree, if the requested directory lies in a repository.
     pub(super) fn open(&self) -> Result<OpenedWorkspace, WorkspaceProblem> {
         let Some(repository) = self.repository()? else {
             return Ok(OpenedWorkspace { task: None, folder: self.folder.to_path_buf() });
@@ -96,7 +96,7 @@ impl WorkspaceRequest<'_> {
         Ok(Some((checkout, folder)))
     }
 
-    /// The repository to create a worktree of, if there is one.
+    /// The repository in which to create a worktree; `None` if the run gets no worktree.
     fn repository(&self) -> Result<Option<Repository>, WorkspaceProblem> {
         let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
             None
@@ -119,7 +119,7 @@ impl WorkspaceRequest<'_> {
         Ok(Some(Repository { trusted: self.arguments.trust_repository, ..repository }))
     }
 
-    /// Where the run works: in a new worktree of the repository (false), or in an existing one (true).
+    /// The worktree or repository to start from, and whether the run works in it (true) or in a new worktree (false).
     fn place(&self, repository: &Repository) -> Result<(Repository, bool), WorkspaceProblem> {
         let args::Run { branch: Some(branch), worktree: Some(worktree), name, .. } = self.arguments else {
             return Ok((repository.clone(), self.arguments.here));
@@ -183,7 +183,7 @@ impl WorkspaceRequest<'_> {
         Ok(())
     }
 
-    /// Prints which ignored files of the user's checkout the run gets, and which not.
+    /// Prints which ignored files of the user's checkout the run gets, and which ones it does not get.
     fn note_ignored(&self, task: &GitSession) {
         let checkout = task.checkout();
         let top = &checkout.worktree;

@@ -1,5 +1,5 @@
-//! `guard runs` and `guard ps`: list the records of runs and delete old ones. It never deletes a record that is needed to
-//! find commits or a worktree.
+//! `guard runs` and `guard ps`: list the records of runs and delete old ones. A record that is needed to find commits
+//! or a worktree is never deleted.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
@@ -21,11 +21,11 @@ use crate::terminal_text;
 use crate::transcript::{Run, RunState, Store};
 use crate::workspace::{Record, Repository, State, main_directory};
 
-/// The default age from which `prune` deletes.
+/// The age from which `guard runs prune` deletes runs by default.
 const DEFAULT_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// The number of runs that a terminal shows by default.
+/// The number of runs that guard lists on a terminal by default.
 const SHOWN_ON_TERMINAL: usize = 20;
-/// The most files of one run that are counted for its size. A run that is running can have very many.
+/// The maximum number of files of one run that are counted for its size. A run in progress can have very many files.
 const MOST_COUNTED_FILES: usize = 2_000;
 
 pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -64,7 +64,7 @@ pub(super) fn run(args: &Runs, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// `guard ps`.
+/// `guard ps`: lists the runs that are running.
 pub(super) fn ps(args: &Ps, out: &mut dyn Write) -> Result<Exit, Failure> {
     let store = store()?;
     let runs = store.running()?;
@@ -130,7 +130,7 @@ fn has_failed(run: &Run) -> bool {
     !matches!(outcome(run), "ok" | "running" | "stopped" | "not begun")
 }
 
-/// The outcome, with the exit code of a failure.
+/// The outcome of a run, with the exit code if the run failed.
 pub(super) fn state_text(run: &Run) -> String {
     match (outcome(run), run.exit_code()) {
         ("failed", Some(code)) if code != 0 => format!("failed ({code})"),
@@ -175,7 +175,7 @@ fn list(runs: &[Run], store: &Store, is_filtered: bool, out: &mut dyn Write) -> 
     Ok(())
 }
 
-/// Prints runs as a table. Without sizes, the column is left out.
+/// Prints runs as a table. If `sizes` is empty, the table has no column for sizes.
 fn write_table(
     runs: &[Run],
     ids: &[String],
@@ -233,7 +233,8 @@ fn write_table(
     table::write(columns, table::width(), out)
 }
 
-/// The branch. The id in the name of a branch that the user did not name is left out: the first column has it.
+/// The branch of a run, for the table. If the name of the branch ends with the run's id, the id is left out, because
+/// the first column shows it.
 fn branch(run: &Run) -> Option<String> {
     let branch = run.branch()?;
     Some(match branch.strip_suffix(run.id.as_str()) {
@@ -242,7 +243,7 @@ fn branch(run: &Run) -> Option<String> {
     })
 }
 
-/// The agent or program, with the arguments that the user gave.
+/// The agent or program that a run started, with the arguments that the user gave.
 fn command(run: &Run) -> String {
     let mut words = run.command();
     if let (Some(first), Some(tool)) = (words.first_mut(), run.tool()) {
@@ -251,7 +252,7 @@ fn command(run: &Run) -> String {
     words.join(" ")
 }
 
-/// A time in the past, to the largest unit.
+/// Describes how long ago something happened, in the largest unit that fits.
 fn ago(elapsed: SignedDuration) -> String {
     let seconds = elapsed.as_secs().max(0);
     match seconds {
@@ -283,7 +284,7 @@ pub(super) fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Parses ages such as `30d`, the value of an option.
+/// Parses an age such as `30d`, which was given as the value of `option`.
 pub(super) fn parse_age(option: &str, text: &str) -> Result<SignedDuration, Failure> {
     // A number alone would be seconds. Who types `30` means days, and would lose every run.
     let has_unit = text.trim().ends_with(|last: char| last.is_ascii_alphabetic());
@@ -333,7 +334,7 @@ fn prune(
     Ok(())
 }
 
-/// Removes leftovers of killed runs: temporary files, and directories of runs that never began.
+/// Removes what killed runs left behind: temporary files, and directories of runs that never began.
 fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io::Result<()> {
     let scratch = std::env::temp_dir();
     for run in runs {
@@ -353,7 +354,8 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
     Ok(())
 }
 
-/// Whether a run's worktree still exists, or commits of it are nowhere else. Its record is needed to find them.
+/// Whether a run's worktree still exists, or the run has commits that exist nowhere else. The run's record is needed to
+/// find them.
 pub(super) fn holds_work(run: &Run) -> bool {
     if !Record::exists(&run.folder) {
         return false;
@@ -362,7 +364,8 @@ pub(super) fn holds_work(run: &Run) -> bool {
     run.folder.join("git").exists() || Record::read(&run.folder).map_or(true, is_open)
 }
 
-/// The size of a run's files in bytes, of at most [`MOST_COUNTED_FILES`]. Counts what cannot be read as zero.
+/// The size of a run's files in bytes. Counts at most [`MOST_COUNTED_FILES`] files, and those that cannot be read as
+/// zero.
 pub(super) fn disk_use(folder: &Path) -> u64 {
     let (mut bytes, mut counted) = (0, 0);
     let mut folders = vec![folder.to_path_buf()];

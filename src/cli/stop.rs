@@ -71,7 +71,7 @@ pub(super) fn run(args: &Stop, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Signals the run's supervisor. Returns why that is not possible.
+/// Signals the run's supervisor to end the run. Returns the reason if that is not possible.
 fn ask_to_end(run: &Run, now: bool) -> Option<String> {
     match run.state {
         RunState::Finished | RunState::Unfinished => return None,
@@ -114,7 +114,7 @@ fn await_end(run: &Run, deadline: Option<Instant>) -> Result<(), String> {
     Ok(())
 }
 
-/// How a run ended, for a message.
+/// Describes how a run ended, for a message to the user.
 fn ending(run: &Run) -> String {
     let commits = run.last.as_ref().and_then(|event| event.data.get("commits")?.as_array());
     let commits = match commits.map_or(0, Vec::len) {

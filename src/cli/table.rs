@@ -4,11 +4,11 @@
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-/// The width without a terminal.
+/// The width of tables if there is no terminal.
 const DEFAULT_WIDTH: usize = 80;
-/// Columns are left out until the last one has this width.
+/// The minimum width of the last column. Other columns are left out until the last one has this width.
 const NARROWEST_LAST: usize = 12;
-/// A column that shrinks keeps this width.
+/// The minimum width of a column when the table is shrunk to fit.
 const NARROWEST: usize = 8;
 const GAP: usize = 2;
 
@@ -17,11 +17,11 @@ pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) cells: Vec<String>,
     pub(super) is_number: bool,
-    /// Longer cells are cut.
+    /// The maximum width of the column. Longer cells are cut.
     pub(super) widest: usize,
-    /// Whether the column may become narrower than that if there is no room.
+    /// Whether the column may become narrower than its cells need, if there is no room.
     pub(super) shrinks: bool,
-    /// Of several columns, the one with the highest number is left out first; 0 means never.
+    /// The order in which columns are left out if there is no room: the highest number first. 0 means never.
     pub(super) leave_out: u8,
 }
 
@@ -32,7 +32,7 @@ impl Column {
     }
 }
 
-/// The width to fit tables into: of the terminal, of `COLUMNS`, or 80.
+/// The width that tables must fit into: the width of the terminal, the value of `COLUMNS`, or 80.
 pub(super) fn width() -> usize {
     let terminal = io::stdout();
     let of_terminal = crate::sys::terminal::columns(terminal.as_fd()).filter(|width| *width > 0);
@@ -53,7 +53,7 @@ pub(super) fn write(mut columns: Vec<Column>, width: usize, out: &mut dyn Write)
     Ok(())
 }
 
-/// Leaves out columns, and returns the widths of the others.
+/// Leaves out columns until the table fits, and returns the widths of the remaining columns.
 fn fit(columns: &mut Vec<Column>, width: usize) -> Vec<usize> {
     let needed = |columns: &[Column]| -> usize {
         let last = columns.last().map_or(0, |column| column.width().min(NARROWEST_LAST));
@@ -94,7 +94,7 @@ fn write_row(cells: &[String], columns: &[Column], widths: &[usize], out: &mut d
     writeln!(out, "{}", line.trim_end())
 }
 
-/// Cuts text to a number of characters, the last of which is then `…`.
+/// Cuts text to at most `width` characters. The last character of text that was cut is `…`.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_string();

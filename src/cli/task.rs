@@ -26,12 +26,12 @@ use crate::policy::{Config, PolicyDirs};
 use crate::transcript::runs_dir;
 use crate::workspace::{Repository, Request, TaskTree, WorkspaceError};
 
-/// The hint for tasks that cannot be read or written.
+/// The hint in errors about tasks that cannot be read or written.
 const STATE_DIR_HINT: &str = "guard stores tasks below $XDG_STATE_HOME (default ~/.local/state): check free space and permissions there";
 
 const RESUME_HINT: &str = "fix the problem; `guard task resume` then continues the task";
 
-/// The longest request, in bytes. A longer one belongs in a file of the repository.
+/// The maximum length of a request, in bytes. A longer request belongs in a file of the repository.
 const LONGEST_REQUEST: usize = 110 << 10;
 
 pub(super) fn run(arguments: &Task, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -123,8 +123,8 @@ fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result
     ended
 }
 
-/// The missing key that an agent of this workflow needs. Ignores agents that are not installed: that is the clearer
-/// problem, and their step reports it.
+/// The API key that is missing for an agent of this workflow, if any. Ignores agents that are not installed: that is
+/// the clearer problem, and the steps that use these agents report it.
 fn missing_keys(
     workflow: &Workflow,
     agent: Option<&str>,
@@ -150,7 +150,7 @@ fn missing_keys(
     Ok(None)
 }
 
-/// Reports a missing key. guard has created nothing yet.
+/// Reports that an API key is missing. guard has created nothing for the task yet.
 fn report_missing_key(
     missing: &MissingKey,
     output: &TaskOutput,
@@ -169,7 +169,7 @@ fn report_missing_key(
     Ok(Exit::OwnFailure)
 }
 
-/// The workflow, with the changes from the command line.
+/// Loads the workflow, and applies the changes from the command line to it.
 fn load_workflow(arguments: &Task) -> Result<Workflow, Failure> {
     let mut found = load(&arguments.workflow, &PolicyDirs::from_environment()).map_err(workflow::failure)?;
     if let Some(base) = &arguments.base {
@@ -287,7 +287,7 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
         _ => {
             let hint = format!("such as --gate plan=human; the workflow's gates are {}", known.join(", "));
             Err(Failure::usage(
-                format!("--gate {text}: expected GATE=human with a gate of the workflow"),
+                format!("--gate {text}: expected GATE=human, where GATE is a gate of the workflow"),
                 hint,
             ))
         }
@@ -295,7 +295,7 @@ fn gates(arguments: &Task, workflow: &Workflow) -> Result<Vec<String>, Failure> 
     arguments.gate.iter().map(gate).collect()
 }
 
-/// Finds free names for the branch and the worktree: the wanted one, or the next with a number.
+/// Finds unused names for the task's branch and worktree: the wanted name, or that name with a number.
 fn plan_worktree(
     arguments: &Task,
     task_store: &TaskStore,
@@ -399,11 +399,11 @@ fn own_failure(problem: &str, output: &TaskOutput, out: &mut dyn Write) -> Resul
     Ok(Exit::OwnFailure)
 }
 
-/// Where a task continues.
+/// The step from which a task continues.
 enum ResumeFrom<'a> {
-    /// From an earlier step.
+    /// From the earlier step with this name.
     Step(&'a str),
-    /// From the step it is at, with higher limits or another test command.
+    /// From the step that the task has reached, with higher limits or another test command.
     CurrentStep(LimitOverrides, Option<Vec<String>>),
 }
 

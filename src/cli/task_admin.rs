@@ -31,7 +31,8 @@ pub(super) fn list(task_store: &TaskStore, as_json: bool, out: &mut dyn Write) -
     Ok(Exit::Success)
 }
 
-/// The state of a task. A task marked as running without a worker was killed.
+/// The state of a task, as JSON. A task that is marked as running but has no worker was killed: its status is
+/// `interrupted`.
 fn summary(task_store: &TaskStore, task: &TaskRow) -> Value {
     let is_alive = task.status == "running" && task_store.worker(&task.id).is_some();
     let status = if task.status == "running" && !is_alive { "interrupted" } else { &task.status };
@@ -175,7 +176,8 @@ pub(super) fn clean(
     Ok(Exit::Success)
 }
 
-/// Removes the finished tasks whose repository has a common directory that is meant, or only says that there are any.
+/// Removes the finished tasks of the repositories whose common directory satisfies `is_meant`. If `is_removed` is
+/// false, only prints how many there are.
 pub(super) fn clean_finished(
     is_meant: &dyn Fn(&Path) -> bool,
     is_removed: bool,

@@ -11,14 +11,14 @@ use crate::pipeline::TaskEvent;
 use crate::terminal_text;
 use crate::transcript::EventType;
 
-/// How progress is shown.
+/// How the progress of a task is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Lines of text.
+    /// Progress is shown as lines of text for users.
     Lines,
-    /// A JSON object per line.
+    /// Progress is shown as JSON for programs, one object per line.
     Events,
-    /// Only the end is shown.
+    /// No progress is shown, only the result at the end.
     Quiet,
 }
 
@@ -28,12 +28,12 @@ struct StatusLine {
     phase: String,
     since: Option<Instant>,
     doing: String,
-    /// What the task has used so far.
+    /// The tokens and the cost that the task has used so far, as text.
     used: String,
     has_ended: bool,
 }
 
-/// Shows the progress of a task.
+/// Shows the progress of a task in one of these forms: text, JSON, or nothing.
 pub(super) struct TaskProgress {
     form: Form,
     status: Option<Arc<Mutex<StatusLine>>>,
@@ -54,7 +54,7 @@ impl TaskProgress {
         Self { form, status }
     }
 
-    /// Shows an event. Ignores errors: a missing reader must not end a task.
+    /// Shows an event of the task. Ignores errors: the task must continue even if nobody reads the output.
     pub(super) fn show(&self, event: &TaskEvent) {
         match self.form {
             Form::Quiet => {}

@@ -17,19 +17,19 @@ const INPUT_MODES: &[&str] = &[
 enum Place {
     #[default]
     Text,
-    /// After ESC; `sequence` holds the bytes that followed.
+    /// Inside an escape sequence, after ESC; `sequence` holds the bytes that followed.
     Escape,
-    /// After ESC [.
+    /// Inside a control sequence, after ESC [.
     Control,
-    /// In a string that ends with BEL or ESC \.
+    /// Inside a string sequence, which ends with BEL or ESC \.
     String,
-    /// In such a string, after an ESC.
+    /// Inside a string sequence, after an ESC that may end it.
     StringEscape,
     /// After 0xC2, which with the next byte may be an eight-bit control character.
     Latin,
 }
 
-/// The state of the filter between two pieces of output.
+/// The filter, with the state that it keeps between two pieces of output.
 #[derive(Default)]
 pub(super) struct Screen {
     place: Place,
@@ -37,10 +37,10 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Restores a terminal: default colours, visible cursor, main screen.
+    /// The sequence that restores a terminal: default colours, visible cursor, main screen.
     pub(super) const RESTORE: &'static [u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
-    /// The part of the bytes that may be printed.
+    /// Filters a piece of output, and returns the bytes that may be printed.
     pub(super) fn drawn(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for &byte in bytes {

@@ -1,14 +1,14 @@
-//! What a person at a terminal reads of a run: one line when it begins, and one when it ends. `-v` prints the whole
+//! What a person at a terminal reads about a run: one line when it begins, and one when it ends. `-v` prints the whole
 //! summary instead.
 
 use crate::launch::{LaunchPlan, Limits};
 use crate::outcome::RunResult;
 use crate::terminal_text;
 
-/// The most hosts that the first line names.
+/// The maximum number of hosts that the first line names.
 const MOST_HOSTS: usize = 3;
 
-/// The line when a run begins: policy, branch, network and time limits.
+/// The line that is printed when a run begins: policy, branch, network and time limits.
 pub(super) fn beginning(plan: &LaunchPlan) -> String {
     let place = match &plan.checkout {
         Some(checkout) => format!("branch {}", checkout.branch),
@@ -42,7 +42,7 @@ fn time_limits(limits: &Limits) -> String {
     }
 }
 
-/// Seconds in the largest unit that needs no fraction, as the options take them.
+/// Formats seconds in the largest unit that needs no fraction, in the form that the time options accept.
 fn duration(seconds: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
     match units.iter().find(|(unit, _)| seconds > 0 && seconds.is_multiple_of(*unit)) {
@@ -51,7 +51,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// The line when a run has ended: how it ended, what it left, and how to learn what was refused.
+/// The line that is printed when a run has ended: how it ended, what it left, and how to learn what was refused.
 pub(super) fn ending(result: &RunResult) -> String {
     let time = format!("{:.1} s", result.duration_ms as f64 / 1000.0);
     let how = match (&result.error, result.exit_code) {

@@ -1,5 +1,5 @@
-//! `guard why`: explains a decision, made or to be made. Names the rule and where it is, the layer that enforces it, and
-//! what would allow it. Runs nothing.
+//! `guard why`: explains a decision that was made in a run, or that would be made. Names the rule and its location, the
+//! layer that enforces it, and what would allow the action. Runs nothing.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -19,29 +19,29 @@ use crate::policy::Action;
 use crate::terminal_text;
 use crate::transcript::{Event, EventType};
 
-/// The most refusals of a run that are explained.
+/// The maximum number of refusals of a run that are explained.
 const MOST_EXPLAINED: usize = 100;
 
-/// One explained decision.
+/// The explanation of one decision.
 #[derive(Debug, Serialize)]
 struct Explanation {
-    /// The number of the event, for a decision of a run.
+    /// The number of the event that recorded the decision, if it was made in a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<u64>,
     decision: &'static str,
     what: String,
     rule: String,
-    /// File and line of the rule.
+    /// The file and line that contain the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
     reason: String,
     layer: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     allow_with: Option<String>,
-    /// The policy rule that would allow it, as TOML.
+    /// The policy rule that would allow the refused action, as TOML.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy_rule: Option<String>,
-    /// How often it was refused.
+    /// How many times the run was refused this action.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<usize>,
 }
@@ -97,7 +97,7 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// The layer that enforced a refusal.
+/// Describes the layer of the sandbox that enforces refusals of this type.
 fn layer(event_type: EventType) -> &'static str {
     match event_type {
         EventType::DenyExec => {
@@ -112,7 +112,7 @@ fn layer(event_type: EventType) -> &'static str {
     }
 }
 
-/// The refusals that differ, each with how often it happened.
+/// Explains refusals. Equal refusals get one explanation, which contains their number.
 fn distinct(refusals: &[Event]) -> Vec<Explanation> {
     let mut explained: Vec<(&Event, Explanation)> = Vec::new();
     for event in refusals {
@@ -212,7 +212,7 @@ fn explain_path(path: &Path, write: bool, plan: &LaunchPlan) -> Result<Explanati
     })
 }
 
-/// The path with the links in the part that exists resolved.
+/// Resolves the symbolic links in the part of the path that exists.
 fn existing_part_resolved(path: &Path) -> PathBuf {
     for level in path.ancestors() {
         if let Ok(resolved) = std::fs::canonicalize(level) {

@@ -1,5 +1,5 @@
-//! `guard worktree`: lists, shows, receives and removes what runs have left in the repository. Without a name or
-//! `--all`, it never removes work that is nowhere else.
+//! `guard worktree`: lists, shows, receives and removes the branches and worktrees that runs have left in the
+//! repository. Without a name or `--all`, it never removes work that exists nowhere else.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +21,7 @@ use crate::workspace::{
     Workspace, WorkspaceError,
 };
 
-/// The width of the columns before the path in `guard worktree list`, at most.
+/// The maximum width of all columns before the path in `guard worktree list`.
 const LONGEST_BEFORE_PATH: usize = 76;
 
 pub(super) fn run(args: &Worktree, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -66,7 +66,8 @@ pub(super) fn here() -> Result<Repository, Failure> {
     })
 }
 
-/// Finds a workspace by its name. Without a name, and for `@`, the newest one with a worktree in this repository.
+/// Finds a workspace by its name. Without a name, and for `@`, finds the newest workspace that has a worktree in this
+/// repository.
 pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::Record), Failure> {
     match name.filter(|name| *name != "@") {
         Some(name) => find(name),
@@ -79,7 +80,7 @@ pub(super) fn find_or_newest(name: Option<&str>) -> Result<(PathBuf, workspace::
     }
 }
 
-/// Finds a workspace by its run: its id, a part of the id, its branch or name, or `@`.
+/// Finds the workspace of a run, by the run's id, a part of the id, its branch, its name, or `@`.
 fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
     let mut known: Vec<(PathBuf, workspace::Record)> =
         entries()?.into_iter().filter_map(|entry| Some((entry.run_folder, entry.record.ok()?))).collect();
@@ -111,7 +112,7 @@ fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
     })
 }
 
-/// The time in an id that guard made.
+/// The time that a run's id contains, if guard made the id.
 fn time_of(id: &str) -> Option<Timestamp> {
     let (seconds, nanoseconds) = uuid::Uuid::try_parse(id).ok()?.get_timestamp()?.to_unix();
     Timestamp::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?).ok()
@@ -262,7 +263,7 @@ fn disposed_json(run: &str, report: &DisposeReport) -> Value {
     })
 }
 
-/// What `guard worktree clean` was asked for.
+/// The arguments of `guard worktree clean`.
 struct CleanRequest<'a> {
     runs: &'a [String],
     all: bool,

@@ -1,5 +1,5 @@
-//! Analyses one command: enforces the limits, and dispatches each program by its name to the code that knows
-//! it.
+//! Analyses one command: enforces the limits, and dispatches each program by its name to the code that knows this
+//! program.
 //!
 //! Input is a [`Request`] with its [`Context`]; output is an [`Analysis`]. Hostile input must neither panic
 //! nor take more than linear time.
@@ -23,33 +23,33 @@ use crate::terminal_text;
 pub enum Request {
     /// A program and its arguments, as `execve` would receive them.
     Argv(Vec<Vec<u8>>),
-    /// Text for a shell.
+    /// Text that a shell would run.
     Shell(Vec<u8>),
 }
 
-/// The circumstances of the command.
+/// The circumstances in which a command would run.
 #[derive(Debug, Clone, Default)]
 pub struct Context {
-    /// The directory it would run in.
+    /// The directory that the command would run in.
     pub cwd: Cwd,
-    /// The working tree that belongs to the task; the directory itself if not given.
+    /// The working tree that belongs to the task. If not given, the directory that the command runs in.
     pub worktree: Option<Vec<u8>>,
-    /// Directories and files that the command may write, with links resolved; the working tree and the home
-    /// directory if not given. Temporary directories always count as writable: the sandbox decides which of
-    /// them are private to the run.
+    /// Directories and files that the command may write, with links resolved. If not given, the working tree and the
+    /// home directory. Temporary directories always count as writable: the sandbox decides which of them are private to
+    /// the run.
     pub writable: Option<Vec<Vec<u8>>>,
     /// The task's git directory, if it does not lie in the working tree.
     pub git_dir: Option<Vec<u8>>,
     /// Repositories in the run's private directories that are not the task's, as far as the caller knows them.
     pub other_repositories: Vec<Vec<u8>>,
-    /// Judge a git command with an unknown directory as if it ran in such a repository. The caller judges it
-    /// again when it runs, and then knows the directory.
+    /// Whether to judge a git command with an unknown directory as if it ran in one of `other_repositories`. The caller
+    /// judges the command again when it runs, and then knows the directory.
     pub judged_again: bool,
-    /// The home directory, to resolve `~`.
+    /// The home directory, to which `~` expands.
     pub home: Option<Vec<u8>>,
-    /// The environment it would run with.
+    /// The environment that the command would run with.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The git configuration that the caller knows (`alias.x` → value …).
+    /// The git configuration that the caller knows, as (key, value), for example the value of `alias.x`.
     pub git_config: Vec<(Vec<u8>, Vec<u8>)>,
     /// The file that `argv[0]` resolves to, following symbolic links, if the caller knows it.
     pub resolved: Option<Vec<u8>>,
@@ -60,11 +60,11 @@ pub struct Context {
 /// Limits that keep the analysis of hostile input short.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The size of argv and shell text together. Nested texts count again.
+    /// Limit on the size of argv and shell text together. Nested texts count again.
     pub bytes: usize,
-    /// The number of constructs open at once: brackets, substitutions, wrappers, aliases.
+    /// Limit on the number of constructs that are open at once: brackets, substitutions, wrappers, aliases.
     pub depth: usize,
-    /// The number of program starts in one command.
+    /// Limit on the number of program starts in one command.
     pub intents: usize,
 }
 
@@ -74,7 +74,8 @@ impl Default for Limits {
     }
 }
 
-/// Expansion and nesting can make the text to examine larger than the command, but at most by this factor.
+/// Expansion and nesting can make the text to examine larger than the command. It may become larger by at most this
+/// factor.
 const WORK_PER_BYTE: usize = 32;
 
 /// Everything a command would do.
@@ -82,7 +83,7 @@ const WORK_PER_BYTE: usize = 32;
 pub struct Analysis {
     /// The program starts that were found, parents before their children.
     pub intents: Vec<Intent>,
-    /// Why the command could not be analysed. It is then denied, whatever else was found.
+    /// Why the command could not be analysed. If set, the command is denied, whatever else was found.
     pub refusal: Option<Refusal>,
 }
 
@@ -90,7 +91,7 @@ pub struct Analysis {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The command has no program.
+    /// The command is empty: it names no program.
     #[error("the command is empty")]
     Empty,
     /// An argument contains a NUL byte.
@@ -102,10 +103,10 @@ pub enum Refusal {
     /// The command exceeds [`Limits::depth`].
     #[error("commands are nested deeper than {0} levels")]
     TooDeep(usize),
-    /// The command sets more inherited variables than the analysis tracks.
+    /// The command sets more variables that programs inherit than the analysis tracks.
     #[error("the command sets too many variables for the programs it starts")]
     TooManyVariables,
-    /// An alias could change the meaning of the text after it.
+    /// An alias could change how a shell parses the text after it.
     #[error("the command defines an alias for a reserved word, or an alias that contains a comment")]
     Alias,
     /// The command exceeds [`Limits::intents`].
@@ -114,14 +115,14 @@ pub enum Refusal {
     /// The shell text has a syntax error.
     #[error("cannot parse the shell text: {error} in `{text}`")]
     Shell {
-        /// What is wrong, and where.
+        /// What is wrong with the shell text, and where.
         error: ShellError,
-        /// The text around that position.
+        /// An excerpt of the text around the position of the error.
         text: String,
     },
 }
 
-/// Analyses a command. Total: every input gives a result, in time linear in its size.
+/// Analyses a command. Every input gives a result, in time linear in its size.
 pub fn analyze(request: &Request, context: &Context) -> Analysis {
     let mut analyzer = Analyzer {
         context,
@@ -155,10 +156,11 @@ pub fn analyze(request: &Request, context: &Context) -> Analysis {
 /// What a program would read on standard input.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Stdin {
-    /// The caller's standard input, not the output of a command.
+    /// The standard input of the caller, not the output of another command.
     #[default]
     Inherited,
-    /// Text that is fully known: a here-document, a here-string, the output of `echo`. Shared along a pipeline.
+    /// Text that is fully known: a here-document, a here-string, the output of `echo`. Reference-counted, because the
+    /// stages of a pipeline share it.
     Text(Rc<[u8]>),
     /// Text that is known only at run time.
     Unknown,
@@ -172,16 +174,16 @@ pub(crate) struct Start {
     pub(crate) stdin: Stdin,
     pub(crate) parent: Option<usize>,
     pub(crate) origin: Origin,
-    /// Files that its redirections use.
+    /// Files that the command's redirections use.
     pub(crate) paths: Vec<PathUse>,
-    /// The resolved file of its program; known only for the command that was asked about.
+    /// The resolved file of the command's program; known only for the command that was asked about.
     pub(crate) resolved: Option<Vec<u8>>,
-    /// Whether the targets of its redirections are known only at run time.
+    /// Whether the targets of the command's redirections are known only at run time.
     pub(crate) is_uncertain: bool,
 }
 
 impl Start {
-    /// The same circumstances for a command inside the intent `parent`.
+    /// The same environment, directory and standard input, for a command inside the intent `parent`.
     pub(crate) fn inside(&self, parent: usize, origin: Origin) -> Self {
         Self {
             env: self.env.clone(),
@@ -228,7 +230,7 @@ impl Analyzer<'_> {
         }
     }
 
-    /// Runs `inside` one level deeper, or refuses the command if the depth limit is reached.
+    /// Calls `inside` one nesting level deeper, or refuses the command if the depth limit is reached.
     pub(crate) fn nested(&mut self, inside: impl FnOnce(&mut Self)) {
         if self.is_refused() {
             return;
@@ -260,7 +262,7 @@ impl Analyzer<'_> {
         self.command(args, start);
     }
 
-    /// Adds an intent and returns its index, which is the parent of what the intent contains.
+    /// Adds an intent and returns its index, which nested intents store as their parent.
     pub(crate) fn push(&mut self, intent: Intent) -> usize {
         if self.intents.len() >= self.context.limits.intents {
             self.refuse(Refusal::TooMany(self.context.limits.intents));
@@ -270,7 +272,7 @@ impl Analyzer<'_> {
         self.intents.len().saturating_sub(1)
     }
 
-    /// Marks an intent as judged again when it runs.
+    /// Marks an intent as one that will be judged again when it runs.
     pub(crate) fn defer(&mut self, index: usize, why: Deferred) {
         if let Some(intent) = self.intents.get_mut(index) {
             intent.deferred.get_or_insert(why);
@@ -305,8 +307,8 @@ impl Analyzer<'_> {
         });
     }
 
-    /// Analyses text that git passes to a shell with `"$@"` appended, for the arguments git adds
-    /// (`GIT_EDITOR='echo message >'`).
+    /// Analyses text that git passes to a shell with `"$@"` appended, where `"$@"` stands for the arguments that git
+    /// adds (`GIT_EDITOR='echo message >'`).
     pub(crate) fn shell_text_of_git(&mut self, text: &[u8], start: &Start) {
         let (depth, limit) = (self.depth, self.context.limits.depth);
         let is_whole = |text: &[u8]| shell::parse(text, depth, limit).is_ok();
@@ -315,7 +317,7 @@ impl Analyzer<'_> {
         self.shell_text(text, start);
     }
 
-    /// Analyses text in a language that only resembles shell, if it parses as shell.
+    /// Analyses text in a language that resembles shell. Text that does not parse as shell is ignored.
     pub(crate) fn shell_text_if_readable(&mut self, text: &[u8], start: &Start) {
         if shell::parse(text, self.depth, self.context.limits.depth).is_ok() {
             self.shell_text(text, start);
@@ -367,7 +369,7 @@ impl Analyzer<'_> {
         }
     }
 
-    /// Fills in the common fields of an intent and adds it.
+    /// Fills in the fields that all intents have in common, and adds the intent.
     pub(crate) fn finish(&mut self, mut intent: Intent, mut args: Vec<Arg>, start: &Start) -> usize {
         let weight = args.iter().map(|arg| arg.prefix().len() + 48).sum();
         if !self.burn(weight) {
@@ -404,7 +406,7 @@ impl Analyzer<'_> {
     }
 }
 
-/// Whether a variable makes common programs run something else.
+/// Whether an environment variable makes common programs run a further program.
 fn makes_programs_run(name: &[u8]) -> bool {
     name.ends_with(b"PAGER")
         || name.ends_with(b"_OPTIONS")
@@ -434,8 +436,8 @@ fn acts_by_name(file: &[u8]) -> bool {
     file == b"coreutils" || wrapper::is_multi_call(file)
 }
 
-/// The name by which a program is judged. This is the name of the resolved file if it is known (a link called
-/// `ls` to git is git), except for programs whose behaviour depends on the name they are called by.
+/// The name by which a program is judged: the name of the resolved file if that is known (a link called `ls` to git is
+/// git), except for programs whose behaviour depends on the name they are called by.
 fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     let called = base_name(called);
     match resolved.map(base_name) {
@@ -447,7 +449,7 @@ fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
-/// A short excerpt around an offset, for messages.
+/// A short excerpt of a text around an offset, for messages.
 fn excerpt(text: &[u8], at: usize) -> String {
     let start = at.saturating_sub(30);
     let end = (at + 30).min(text.len());
@@ -464,7 +466,7 @@ impl Intent {
         self.line_within(MOST, "not shown")
     }
 
-    /// The whole command as one line, for the user who decides about it.
+    /// The whole command of this intent as one line, for the user who decides about it.
     pub fn whole_line(&self) -> String {
         const MOST: usize = 64 << 10;
         self.line_within(MOST, "not shown: answer no")

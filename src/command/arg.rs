@@ -14,13 +14,13 @@ pub struct Arg {
     hole: Option<Hole>,
 }
 
-/// The unknown rest of an argument.
+/// Describes the part of an argument that is not known before the command runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hole {
-    /// The whole word as written, for messages.
+    /// The whole argument as written in the shell text, for messages.
     written: Box<[u8]>,
     splits: bool,
-    /// The hole is a placeholder (`{}`), which appears in `written` as an ordinary word.
+    /// Whether the unknown part is a placeholder (`{}`), which appears in `written` as an ordinary word.
     placeholder: bool,
 }
 
@@ -46,7 +46,7 @@ impl Arg {
         }
     }
 
-    /// The argument as text for a shell, if it is known or contains only a placeholder.
+    /// The argument as text for a shell, if all its bytes are known or the only unknown part is a placeholder.
     pub(crate) fn as_text(&self) -> Option<&[u8]> {
         match &self.hole {
             None => Some(&self.bytes),
@@ -59,12 +59,12 @@ impl Arg {
         self.hole.is_none().then_some(self.bytes.as_slice())
     }
 
-    /// The known bytes: all, or those before the first expansion.
+    /// The known bytes of the argument: all of them, or those before the first expansion.
     pub fn prefix(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether every byte is known.
+    /// Whether every byte of the argument is known.
     pub fn is_exact(&self) -> bool {
         self.hole.is_none()
     }
@@ -74,7 +74,7 @@ impl Arg {
         self.hole.as_ref().is_some_and(|hole| hole.splits)
     }
 
-    /// The argument for messages: its text, or its source if it is not fully known; shell-quoted if necessary.
+    /// The argument for messages: its bytes, or its source text if it is not fully known; shell-quoted if necessary.
     pub fn display(&self) -> Cow<'_, str> {
         match &self.hole {
             None => match String::from_utf8_lossy(&self.bytes) {
@@ -104,7 +104,7 @@ pub fn display_line<'a>(args: impl IntoIterator<Item = &'a Arg>) -> String {
     display_line_within(args, MOST, "not shown")
 }
 
-/// Like [`display_line`] with another limit, and with the text `note` about the omitted bytes.
+/// Like [`display_line`], but with a custom limit and with the text `note` about the omitted bytes.
 pub(crate) fn display_line_within<'a>(
     args: impl IntoIterator<Item = &'a Arg>,
     most: usize,

@@ -1,26 +1,26 @@
 //! The current directory of a command, and lexical resolution of paths. This module never accesses the file
 //! system.
 
-/// The longest path that the kernel accepts.
+/// The length of the longest path that the kernel accepts.
 pub(crate) const LONGEST_PATH: usize = 4096;
 
 /// The directory a command runs in, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Cwd {
-    /// An absolute, normalised path.
+    /// The directory, as an absolute, normalised path.
     Known(Vec<u8>),
-    /// Unknown, for example after a `cd` whose target is not known statically.
+    /// The directory is unknown, for example after a `cd` whose target is not known statically.
     #[default]
     Unknown,
 }
 
 impl Cwd {
-    /// The directory at an absolute path; unknown for a relative one.
+    /// The directory at an absolute path; [`Cwd::Unknown`] if the path is relative.
     pub fn from_absolute(path: &[u8]) -> Self {
         if path.first() == Some(&b'/') { Self::Known(normalise(path)) } else { Self::Unknown }
     }
 
-    /// The directory that a relative or absolute path leads to from here.
+    /// The directory that a relative or absolute path leads to from this directory.
     pub(crate) fn enter(&self, path: &[u8]) -> Self {
         // The kernel rejects longer paths, and following them would take quadratic time.
         match self.resolve(path).filter(|path| path.len() <= LONGEST_PATH) {

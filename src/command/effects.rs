@@ -83,10 +83,10 @@ effects! {
 }
 
 impl Effects {
-    /// The empty set: no known effect.
+    /// The empty set of classes: no known effect.
     pub const NONE: Self = Self(0);
 
-    /// All git classes, which precede the first class that is not git's.
+    /// All classes of git effects. They are defined before `FS_READS`, the first class that is not about git.
     pub const ALL_OF_GIT: Self = Self(Self::FS_READS.0 - 1);
 
     /// Returns the class with this name in policies.
@@ -94,7 +94,7 @@ impl Effects {
         CLASSES.iter().find(|(known, ..)| *known == name).map(|&(.., effect)| effect)
     }
 
-    /// The union of both sets.
+    /// The union of this set and `other`.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -105,7 +105,7 @@ impl Effects {
         self.0 |= other.0;
     }
 
-    /// Whether the sets have a class in common.
+    /// Whether this set and `other` have a class in common.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }

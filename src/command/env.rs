@@ -5,17 +5,18 @@ use std::collections::HashSet;
 
 use super::arg::Arg;
 
-/// Variables set on the way to a command (`A=1 cmd`, `env`, `export`), which override the caller's environment.
+/// Variables that are set before a command starts (`A=1 cmd`, `env`, `export`), which override the caller's
+/// environment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Env {
     /// Whether `env -i` has cleared the caller's environment.
     cleared: bool,
-    /// Assignments in order; the last one for a name counts. `None` means unset.
+    /// Assignments in order; the last one for a name applies. `None` means that the variable was unset.
     overlay: Vec<(Vec<u8>, Option<Arg>)>,
 }
 
 impl Env {
-    /// Positional parameters of a shell text are stored here too, under their numbers.
+    /// Sets a variable. Positional parameters of a shell text are stored here too, under their numbers.
     pub(crate) fn set(&mut self, name: &[u8], value: Arg) {
         debug_assert!(!name.is_empty());
         self.overlay.push((name.to_vec(), Some(value)));
@@ -30,7 +31,7 @@ impl Env {
         self.overlay.clear();
     }
 
-    /// The approximate number of bytes that a clone copies.
+    /// The approximate number of bytes that cloning this value copies.
     pub(crate) fn weight(&self) -> usize {
         self.overlay.len() * 64
     }
@@ -39,7 +40,7 @@ impl Env {
         self.overlay.is_empty() && !self.cleared
     }
 
-    /// The names that were set on the way, for rules about variables.
+    /// The names of the variables that were set before the command, for rules about variables.
     pub(crate) fn assigned(&self) -> Vec<Vec<u8>> {
         let mut seen = HashSet::new();
         let set = self.overlay.iter().rev().filter(|(name, _)| seen.insert(name.as_slice()));
@@ -47,7 +48,7 @@ impl Env {
         set.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The value of a variable: from the overlay, else from `base` unless that was cleared.
+    /// The value of a variable: from the overlay, otherwise from `base` unless the environment was cleared.
     pub(crate) fn get(&self, base: &[(Vec<u8>, Vec<u8>)], name: &[u8]) -> Option<Arg> {
         if let Some((_, value)) = self.overlay.iter().rev().find(|(known, _)| known == name) {
             return value.clone();
@@ -58,7 +59,7 @@ impl Env {
         base.iter().rev().find(|(known, _)| known == name).map(|(_, value)| Arg::exact(value.clone()))
     }
 
-    /// Every variable whose name `wanted` accepts, with its effective value.
+    /// Every variable whose name `wanted` accepts, with the value that the command would see.
     pub(crate) fn select(
         &self,
         base: &[(Vec<u8>, Vec<u8>)],

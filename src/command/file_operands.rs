@@ -17,7 +17,7 @@ enum Operands {
     Write,
     /// The first operand is not a file (a mode, an owner); the rest are written.
     WriteAfterFirst,
-    /// The first operand is a pattern or program unless an option gave one; the rest are read.
+    /// The first operand is a pattern or a script, unless an option already gave one; the rest are read.
     ReadAfterPattern,
     /// The last operand is written, the others are read.
     Copy,
@@ -46,7 +46,7 @@ fn operands(name: &[u8]) -> Option<Operands> {
     })
 }
 
-/// Records the files that a program would use.
+/// Adds to the intent the files that a program would read or write.
 pub(crate) fn describe(name: &[u8], args: &[Arg], cwd: &Cwd, context: &Context, intent: &mut Intent) {
     let mut paths = Vec::new();
     let mut note = |arg: &Arg, access| use_path(arg, access, cwd, context, &mut paths);
@@ -114,7 +114,7 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], cwd: &Cwd, context: &Context, 
     }
 }
 
-/// Tools that are not interpreters but have command-line arguments that make them run something.
+/// Whether a tool that is not an interpreter would run commands because of its arguments.
 fn runs_inline_commands(name: &[u8], args: &[Arg]) -> bool {
     let any = |wanted: &dyn Fn(&[u8]) -> bool| args[1..].iter().any(|arg| wanted(arg.prefix()));
     match name {
@@ -164,7 +164,7 @@ fn plain_operands(args: &[Arg]) -> Vec<&Arg> {
         .collect()
 }
 
-/// The values of one option: `-o X`, `-oX`, `--output X`, `--output=X`.
+/// Calls `found` for each value of one option: `-o X`, `-oX`, `--output X`, `--output=X`.
 fn valued(args: &[Arg], short: u8, long: &[u8], found: &mut dyn FnMut(&Arg)) {
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -230,8 +230,8 @@ fn sed(args: &[Arg], note: &mut dyn FnMut(&Arg, Access)) {
     list.into_iter().skip(usize::from(!has_script)).for_each(|arg| note(arg, access));
 }
 
-/// Adds the path that an argument names, made absolute if possible. For a partly known argument the known
-/// directory counts: `.git/$X` is something in `.git`.
+/// Adds the path that an argument names to `out`, made absolute if possible. If only the start of the argument is
+/// known, its known directory is used: `.git/$X` is something in `.git`.
 pub(crate) fn use_path(arg: &Arg, access: Access, cwd: &Cwd, context: &Context, out: &mut Vec<PathUse>) {
     let mut path = arg.prefix().to_vec();
     if !arg.is_exact() {
@@ -264,10 +264,10 @@ pub(crate) fn use_path(arg: &Arg, access: Access, cwd: &Cwd, context: &Context, 
     out.push(used);
 }
 
-/// Directories in which programs expect to be able to write.
+/// Directories for temporary files, in which programs expect to be able to write.
 const TEMPORARY: [&[u8]; 3] = [b"/tmp", b"/var/tmp", b"/dev/shm"];
 
-/// Whether an absolute path lies outside of everything that the command may write. False for an unknown path.
+/// Whether an absolute path lies outside of everything that the command may write. False if the path is not known.
 fn lies_outside(path: &[u8], context: &Context) -> bool {
     let is_within = |root: &[u8]| super::cwd::is_within(path, root);
     // These are not files: a process's own descriptors, its terminals, and bash's notation for network
@@ -288,7 +288,7 @@ fn lies_outside(path: &[u8], context: &Context) -> bool {
     !roots.iter().any(|root| is_within(root))
 }
 
-/// Adds the effect classes that the paths imply.
+/// Adds to the intent the effect classes that its paths imply.
 pub(crate) fn note_paths(intent: &mut Intent) {
     for used in &intent.paths {
         match used.access {
@@ -300,7 +300,7 @@ pub(crate) fn note_paths(intent: &mut Intent) {
 }
 
 impl PathUse {
-    /// Whether the path is a device that stores nothing of what is written to it.
+    /// Whether the path is a device that discards what is written to it.
     pub fn is_sink(&self) -> bool {
         let path = self.path.as_slice();
         matches!(

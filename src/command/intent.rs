@@ -8,13 +8,13 @@ use super::effects::Effects;
 pub struct Intent {
     /// The program that would run.
     pub program: Program,
-    /// The arguments, without the program itself.
+    /// The program's arguments, without its name.
     pub args: Vec<Arg>,
     /// What git would do, if the program is git.
     pub git: Option<GitIntent>,
     /// The effect classes of the program start.
     pub effects: Effects,
-    /// Files that it is known to read or write.
+    /// Files that the program is known to read or write.
     pub paths: Vec<PathUse>,
     /// How many of the last entries of `paths` are redirections.
     pub redirected: usize,
@@ -24,7 +24,7 @@ pub struct Intent {
     pub parent: Option<usize>,
     /// How the analysis found this intent.
     pub origin: Origin,
-    /// Why part of it can only be judged at run time.
+    /// Why part of this program start can only be judged at run time; `None` if nothing is left to judge.
     pub deferred: Option<Deferred>,
 }
 
@@ -35,7 +35,7 @@ pub struct Program {
     pub name: Vec<u8>,
     /// The word by which the program was called.
     pub called: Arg,
-    /// The absolute path, if the program was called by one or the caller resolved it.
+    /// The absolute path of the program, if it was called by one or the caller resolved it.
     pub path: Option<Vec<u8>>,
 }
 
@@ -48,16 +48,16 @@ pub struct GitIntent {
     pub subcommand: Option<Vec<u8>>,
     /// Options by their full names (`--amend`, also for `--amen`; `-x` if there is no long name).
     pub flags: Vec<String>,
-    /// The refs that it would create, move or delete, as far as they are named.
+    /// The refs that the command would create, move or delete, as far as they are named.
     pub refs: Vec<Vec<u8>>,
     /// Whether the verb is an alias. Its expansion follows as a separate intent.
     pub is_alias: bool,
     /// The directory whose repository the command operates on, or in which it creates one. `None` if that is
     /// not known here.
     pub place: Option<Vec<u8>>,
-    /// The same path as git passes it to the kernel: `..` is kept, because the kernel follows links first.
+    /// `place` as git passes it to the kernel: `..` is kept, because the kernel follows links before it goes up.
     pub unresolved_place: Option<Vec<u8>>,
-    /// Whether `place` is a git directory (`GIT_DIR`, `--git-dir`), so that git does not search for one from
+    /// Whether `place` is itself a git directory (`GIT_DIR`, `--git-dir`), so that git does not search for one from
     /// there.
     pub names_git_dir: bool,
     /// Whether the command creates a repository at `place`.
@@ -80,7 +80,7 @@ impl GitIntent {
 pub struct PathUse {
     /// The path, absolute and normalised if possible; `~/…` if the home directory is not known.
     pub path: Vec<u8>,
-    /// The offset of the part below the home directory, if the path lies there.
+    /// If the path lies below the home directory, the offset of the part after the home directory.
     pub below_home: Option<usize>,
     /// How the file is accessed.
     pub access: Access,
@@ -100,21 +100,21 @@ pub enum Access {
 /// How an intent was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
-    /// It is the command that was asked about.
+    /// The intent is the command that was asked about.
     #[default]
     Asked,
-    /// It is a simple command in shell text.
+    /// The intent is a simple command in shell text.
     Shell,
-    /// It is the command behind a wrapper (`env`, `xargs`, `sudo`…).
+    /// The intent is the command that a wrapper runs (`env`, `xargs`, `sudo`…).
     Wrapped,
-    /// It is the expansion of a git alias.
+    /// The intent is the expansion of a git alias.
     Alias,
-    /// It is a program that an option, a variable or configuration makes git run.
+    /// The intent is a program that an option, a variable or configuration makes git run.
     Git,
 }
 
 impl Origin {
-    /// The name used in JSON.
+    /// The name of the origin in JSON output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Asked => "asked",
@@ -137,7 +137,7 @@ pub enum Deferred {
     Arguments,
     /// Shell text comes from an expansion, a file or standard input.
     Text,
-    /// The code is in another language.
+    /// The code is in a language other than shell, which is not analysed.
     Code,
     /// Configuration comes from a file or an unknown variable.
     Configuration,
@@ -146,7 +146,7 @@ pub enum Deferred {
 }
 
 impl Deferred {
-    /// An explanation for users, as part of a sentence.
+    /// An explanation for users, phrased as part of a sentence.
     pub fn explain(self) -> &'static str {
         match self {
             Self::Program => "the program is only known when it runs",

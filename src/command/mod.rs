@@ -1,9 +1,9 @@
 //! Determines what a command would do: argv, environment and shell text in, [`Intent`]s out.
 //!
-//! Input is a command with the directory and environment it would run in. Output is every program start that
-//! it contains, however wrapped, with its effects. This module never reads a policy, a file or the clock, and
-//! never runs anything. What cannot be known without running is marked [`Deferred`]; what cannot be
-//! understood is a [`Refusal`].
+//! Input is a command with the directory and environment it would run in. Output is every program start that the
+//! command contains, even inside wrappers or shell text, with its effects. This module never reads a policy, a file or
+//! the clock, and never runs anything. What cannot be known without running the command is marked [`Deferred`]; what
+//! cannot be understood is a [`Refusal`].
 #![forbid(unsafe_code)]
 
 mod analyze;

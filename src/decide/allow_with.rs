@@ -1,7 +1,7 @@
 //! Finds what would allow a denied command: the option of `guard run` for one run, and the policy rule behind it.
 //!
 //! The option quotes the smallest command that is denied for the same reason. [`rules_to_allow`] turns such a command
-//! into rules that lift exactly the denials in its way, and nothing else. Pure, like the rest of this module.
+//! into rules that lift exactly the denials that concern it, and nothing else. No I/O, like the rest of this module.
 
 use std::fmt::Write as _;
 
@@ -11,9 +11,9 @@ use crate::command::{Analysis, Arg, Context, Intent, Request, is_known_verb};
 use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern, Place, Policy, Rule};
 use crate::terminal_text;
 
-/// The most denials that one allowance lifts.
+/// Limit on the denials that are lifted to allow one command.
 const MOST_LIFTED: usize = 8;
-/// The longest command that is quoted in an option.
+/// The maximum length of a command that is quoted in an option.
 const LONGEST_OPTION: usize = 400;
 
 /// Why no rule can allow a command.
@@ -23,27 +23,27 @@ pub enum CannotAllow {
     /// The policy allows the command already.
     #[error("`{0}` is already allowed by the policy `{1}`")]
     Already(String, String),
-    /// The command cannot be analysed.
+    /// The command cannot be analysed; the second field says why.
     #[error("`{0}` cannot be understood: {1}")]
     NotUnderstood(String, String),
-    /// The command writes where the run may not write.
+    /// The command writes to a place where the run may not write.
     #[error("`{0}` writes outside the run's directories; allow that with --write PATH")]
     Outside(String),
-    /// No rule of a policy can lift the denial.
+    /// The command is denied by something that no policy rule can lift; the second field names it.
     #[error("`{0}` is denied by `{1}`, which no policy rule can lift")]
     Fixed(String, String),
 }
 
-/// A rule that allows a command which the policy denies.
+/// A rule for a policy that allows a command which the policy denies.
 #[derive(Debug, Clone)]
 pub struct AllowRule {
     rule: Rule,
-    /// The command as it was given.
+    /// The command to allow, as the user gave it.
     command: String,
 }
 
 impl AllowRule {
-    /// Starts with a rule that matches the program, or the git verb, of the intent and lifts nothing but defaults.
+    /// Creates a rule that matches the program, or the git verb, of the intent and lifts no denial but the default.
     fn new(intent: &Intent, command: &str) -> Option<Self> {
         let mut when = Conditions::default();
         let name = match &intent.git {
@@ -73,7 +73,8 @@ impl AllowRule {
         Some(Self { rule, command: command.to_string() })
     }
 
-    /// Lifts a denial, for what the denying rule and the intent have in common.
+    /// Makes this rule lift the denial by the rule `denying`, but only for what that rule and the intent have in
+    /// common.
     fn lift(&mut self, denying: &Rule, intent: &Intent) -> Option<()> {
         let when = &mut self.rule.when;
         if !denying.when.subcommands.is_empty() && intent.git.is_none() {
@@ -107,7 +108,7 @@ impl AllowRule {
         Some(())
     }
 
-    /// Adds what another rule for the same program or verb lifts and matches.
+    /// Extends this rule by what another rule for the same program or verb lifts and matches.
     pub(super) fn absorb(&mut self, other: &Self) {
         for id in &other.rule.lifts {
             if !self.rule.lifts.contains(id) {
@@ -137,12 +138,12 @@ impl AllowRule {
         }
     }
 
-    /// The rule's id.
+    /// The rule's id in the policy.
     pub fn id(&self) -> &str {
         &self.rule.id
     }
 
-    /// The rule as TOML. `is_taken` says which ids the policy uses already.
+    /// The rule as TOML text for a policy file. `is_taken` says whether the policy already uses an id.
     pub fn to_toml(&self, reason: &str, is_taken: impl Fn(&str) -> bool) -> String {
         let Rule { id, when, lifts, .. } = &self.rule;
         let numbered = (2..).map(|number| format!("{id}-{number}"));
@@ -183,7 +184,7 @@ impl AllowRule {
     }
 }
 
-/// The rules that allow a command, given as shell text, under a policy that denies it.
+/// The rules that allow a command under a policy that denies it. The command is given as shell text.
 pub fn rules_to_allow(
     policy: &Policy,
     command: &str,
@@ -210,7 +211,7 @@ pub fn rules_to_allow(
     Ok(rules)
 }
 
-/// The rule that allows one intent.
+/// The rule that allows one intent of a command.
 pub(super) fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Result<AllowRule, CannotAllow> {
     let fixed = |by: &str| CannotAllow::Fixed(command.to_string(), by.to_string());
     let mut rule = AllowRule::new(intent, command).ok_or_else(|| fixed("git.default"))?;
@@ -234,7 +235,7 @@ pub(super) fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Resul
     Err(fixed(&last))
 }
 
-/// The options of `guard run` that allow a denied intent, as they would be typed.
+/// The options of `guard run` that allow a denied intent, as the user would type them.
 pub(super) fn option(
     policy: &Policy,
     analysis: &Analysis,
@@ -258,7 +259,7 @@ pub(super) fn option(
     Some(format!("--allow {}", quote(&command)))
 }
 
-/// Commands that may be denied for the same reason as the intent, the smallest first.
+/// Commands that may be denied for the same reason as the intent, starting with the smallest.
 fn candidates(intent: &Intent) -> Vec<String> {
     let mut found = Vec::new();
     let mut push = |words: Vec<String>| {
@@ -300,7 +301,8 @@ fn candidates(intent: &Intent) -> Vec<String> {
     found
 }
 
-/// Text that can be shown and typed as it is; `None` if it has control or other invisible characters.
+/// Converts bytes to text that can be shown and typed as it is. Returns `None` if they contain control characters or
+/// other invisible characters.
 fn plain_text(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     (!text.is_empty() && terminal_text::replace(text) == text).then(|| text.to_string())
@@ -310,7 +312,7 @@ fn quote(word: &str) -> String {
     shell_words::quote(word).into_owned()
 }
 
-/// A pattern that matches this text only.
+/// A pattern that matches exactly this text.
 fn literal(bytes: &[u8]) -> Option<Pattern> {
     Pattern::new(&escaped(&plain_text(bytes)?)).ok()
 }
@@ -330,7 +332,7 @@ pub(super) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A rule id made of a command's name.
+/// Converts the name of a command to a rule id.
 fn slug(name: &str) -> String {
     let fits = |character: char| {
         if character.is_ascii_alphanumeric() { character.to_ascii_lowercase() } else { '-' }
@@ -339,7 +341,7 @@ fn slug(name: &str) -> String {
     slug.trim_matches('-').to_string()
 }
 
-/// A TOML string.
+/// Formats a text as a TOML string.
 fn quoted(text: &str) -> String {
     toml::Value::String(text.to_string()).to_string()
 }

@@ -13,7 +13,7 @@ use crate::policy::{Source, find};
 pub struct ExampleFailure {
     /// The id of the rule that contains the example.
     pub rule: String,
-    /// The problem with its location.
+    /// A description of the problem, with the location of the example.
     pub diagnostic: Diagnostic,
 }
 
@@ -51,8 +51,8 @@ pub fn load_text(source: Source, dirs: &PolicyDirs) -> Result<Policy, PolicyErro
     }
 }
 
-/// Runs the examples of the policy's own text. Examples of the extended policies need not hold here, because
-/// this policy may be tighter.
+/// Runs the examples in the policy's own text. Examples of the policies that it extends are not run: they need not hold
+/// here, because this policy may be tighter.
 pub fn check_examples(policy: &Policy) -> Vec<ExampleFailure> {
     let own = policy.own_source();
     let context = example_context();
@@ -103,7 +103,7 @@ fn rules_without_effect(policy: &Policy) -> Vec<Diagnostic> {
     warnings
 }
 
-/// The simplest command that a rule about a program or a git verb can match.
+/// The simplest command that a rule matches, if the rule is about a program or a git verb.
 fn simplest_command(rule: &Rule) -> Option<String> {
     let plain = |patterns: &[crate::policy::Pattern]| {
         let found =

@@ -1,8 +1,8 @@
-//! Writes the smallest policy that allows what a run was seen to do. Pure: observations in, text out.
+//! Writes the smallest policy that allows what a run was seen to do. No I/O: observations in, text out.
 //!
-//! The policy extends another one and tightens it to an allow-list: every program that is not named is denied. What the
-//! extended policy denies and the run needed is lifted by one rule for each command. Everything else that the extended
-//! policy denies stays denied.
+//! The new policy extends another policy and tightens it to an allow-list: every program that is not named is denied.
+//! If the extended policy denies a command that the run needed, one rule for that command lifts the denial. Everything
+//! else that the extended policy denies stays denied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,41 +12,41 @@ use super::{analyze, rule_on};
 use crate::command::{Context, Request};
 use crate::policy::{Action, Policy};
 
-/// A name that so many different hosts end in is allowed as a whole.
+/// If this many hosts have names directly below the same domain, the policy allows all names below that domain.
 const HOSTS_TO_GENERALIZE: usize = 3;
 
-/// A program start that was seen.
+/// A program start that was observed in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenCommand {
     /// The arguments, the program's name first.
     pub argv: Vec<Vec<u8>>,
-    /// The file that was executed.
+    /// The path of the file that was executed.
     pub program: Vec<u8>,
-    /// The working directory.
+    /// The working directory of the program.
     pub cwd: Vec<u8>,
 }
 
 /// What runs were seen to do.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// Program starts.
+    /// Program starts that were observed.
     pub commands: Vec<SeenCommand>,
-    /// Hosts and ports that were reached, or that would have been.
+    /// Hosts and ports that a run connected to, or tried to.
     pub hosts: BTreeSet<(String, u16)>,
-    /// Loopback ports that servers listened on.
+    /// Loopback ports on which programs of the run listened.
     pub ports: BTreeSet<u16>,
 }
 
 /// A learned policy.
 #[derive(Debug, Clone)]
 pub struct Learned {
-    /// The policy file.
+    /// The text of the policy file.
     pub text: String,
-    /// Commands that no rule can allow, and why.
+    /// Messages about commands that no rule can allow, with the reason.
     pub left_out: Vec<String>,
 }
 
-/// Writes the policy `name`, which extends `base`. `context` is the context of every command but for its directory.
+/// Writes the policy `name`, which extends `base`. `context` applies to every command, except for the directory.
 pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learned {
     let mut programs: BTreeMap<String, String> = BTreeMap::new();
     let mut rules: Vec<AllowRule> = Vec::new();
@@ -85,7 +85,7 @@ pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learn
     Learned { text: render(base, name, &programs, &rules, seen), left_out }
 }
 
-/// Adds a rule, or adds what it lifts and matches to a rule of the same name.
+/// Adds a rule to the list. If the list has a rule with the same id, extends that rule instead.
 fn merge(rules: &mut Vec<AllowRule>, rule: AllowRule) {
     match rules.iter_mut().find(|known| known.id() == rule.id()) {
         Some(known) => known.absorb(&rule),
@@ -134,12 +134,12 @@ fn render(
     text
 }
 
-/// Text that can stand in a comment.
+/// Converts a text so that it can be part of a TOML comment.
 fn comment(text: &str) -> String {
     crate::terminal_text::replace(text).replace(['\n', '\r'], " ")
 }
 
-/// The hosts as entries of a policy. Several names below one domain become one entry for all names below it.
+/// Converts hosts to entries of a policy. Several names below one domain become one entry for all names below it.
 fn generalize(hosts: &BTreeSet<(String, u16)>) -> Vec<String> {
     let parent = |host: &str| {
         let (_, parent) = host.split_once('.')?;

@@ -33,22 +33,22 @@ pub fn judge(policy: &Policy, request: &Request, context: &Context) -> (Verdict,
     (decide(policy, &analysis), analysis)
 }
 
-/// Like [`judge`], and finds what would allow a denied command. That takes several times as long, so it is for what a
-/// person will read.
+/// Like [`judge`], but also finds what would allow a denied command. That takes several times as long, so use it only
+/// if a person will read the result.
 pub fn judge_and_explain(policy: &Policy, request: &Request, context: &Context) -> (Verdict, Analysis) {
     let (mut verdict, analysis) = judge(policy, request, context);
     explain(policy, &mut verdict, &analysis, context);
     (verdict, analysis)
 }
 
-/// Adds what would allow the command to a verdict that denies it.
+/// If the verdict denies the command, adds to it what would allow the command.
 pub fn explain(policy: &Policy, verdict: &mut Verdict, analysis: &Analysis, context: &Context) {
     if let (Action::Ask | Action::Deny, Some(index)) = (verdict.action(), verdict.intent) {
         verdict.allow_with = allow_with::option(policy, analysis, index, context);
     }
 }
 
-/// Judges an analysed command.
+/// Judges a command that has been analysed.
 pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     if let Some(refusal) = &analysis.refusal {
         return verdict::refused(refusal);
@@ -71,7 +71,7 @@ pub fn decide(policy: &Policy, analysis: &Analysis) -> Verdict {
     }
 }
 
-/// Judges one intent: the tightest matching rule, or a default. `extra` counts as the policy's last rule.
+/// Judges one intent by the tightest rule that matches, or by a default. `extra` is treated as the policy's last rule.
 fn rule_on<'p>(policy: &'p Policy, extra: Option<&'p Rule>, intent: &Intent) -> Ruling<'p> {
     let is_other = intent.effects.intersects(Effects::GIT_OTHER);
     let is_alias = intent.git.as_ref().is_some_and(|git| git.is_alias);
@@ -114,7 +114,7 @@ fn rule_on<'p>(policy: &'p Policy, extra: Option<&'p Rule>, intent: &Intent) -> 
     }
 }
 
-/// The id of the pseudo-rule for a command that could not be analysed.
+/// The rule id that is reported for a command that could not be analysed.
 pub(crate) fn refusal_rule(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Empty => "input.empty",

@@ -1,4 +1,4 @@
-//! Decides whether a host and port may be reached under a policy. Pure: no I/O.
+//! Decides whether a host and port may be reached under a policy, without any I/O.
 //!
 //! Guard judges twice: first the name, before it is resolved, and then the address of the actual connection.
 //! The second check prevents a public name from leading into a private network.
@@ -7,12 +7,12 @@ use std::net::IpAddr;
 
 use crate::policy::{Host, HostAccess, HostEntry, Network, special_class};
 
-/// An allowed host entry, and its origin.
+/// A host entry that allows access, and where it comes from.
 #[derive(Debug, Clone)]
 pub struct Allowed {
-    /// The entry that allows the host.
+    /// The entry, which matches the hosts that it allows.
     pub entry: HostEntry,
-    /// `policy`, or the preset and its reason.
+    /// Where the entry comes from: `policy`, or the preset and its reason.
     pub why: String,
 }
 
@@ -27,21 +27,21 @@ pub struct NetworkRules {
 /// Why a host may not be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkRefusal {
-    /// The id of the rule.
+    /// The id of the rule that refuses the host.
     pub rule: &'static str,
-    /// The reason to show to the agent.
+    /// The reason for the refusal, to be shown to the agent.
     pub reason: String,
     /// What the agent should do instead.
     pub instead: String,
 }
 
 impl NetworkRefusal {
-    /// Creates a refusal by this rule.
+    /// Creates a refusal by the rule with this id.
     pub fn new(rule: &'static str, reason: impl Into<String>, instead: impl Into<String>) -> Self {
         Self { rule, reason: reason.into(), instead: instead.into() }
     }
 
-    /// The refusal as one line for the agent.
+    /// The refusal as one line of text for the agent.
     pub fn line(&self, what: &str) -> String {
         let instead =
             if self.instead.is_empty() { String::new() } else { format!(" Instead: {}", self.instead) };
@@ -52,8 +52,9 @@ impl NetworkRefusal {
     }
 }
 
-/// The option of `guard run` that would let a run reach a host that `rule` refuses. Port 0 stands for a name that was
-/// only looked up. `None` if the policy closes the host, or if only its address could be named.
+/// The option of `guard run` that would let a run reach a host that `rule` refuses. Port 0 means that the name was only
+/// looked up. Returns `None` if the policy closes the host, or if the option would have to name the host's address
+/// instead of its name.
 pub fn host_option(rule: &str, host: &str, port: u16) -> Option<String> {
     let is_address = matches!(Host::parse(host), Ok(Host::Address(_)));
     let is_for_host = match rule {
@@ -76,7 +77,7 @@ const SSH: u16 = 22;
 const INSTEAD: &str = "Work with what is on this machine, or say in your answer which host you need and why.";
 
 impl NetworkRules {
-    /// Creates the rules from a policy and the entries of its presets, given as (entry, reason).
+    /// Creates the rules from a policy's network section and the entries of its presets, given as (entry, reason).
     pub fn new(network: &Network, presets: impl IntoIterator<Item = (String, String)>) -> Self {
         let parse = |text: &String| HostEntry::parse(text).ok();
         let own = network.allow.iter().map(|text| (text.clone(), "policy".to_string()));
@@ -95,12 +96,12 @@ impl NetworkRules {
         self.allow.is_empty()
     }
 
-    /// The allowed entries.
+    /// The host entries that allow access.
     pub fn allowed(&self) -> &[Allowed] {
         &self.allow
     }
 
-    /// The denied entries, which override the allowed ones.
+    /// The host entries that deny access; they override the allowed ones.
     pub fn denied(&self) -> &[HostEntry] {
         &self.deny
     }
@@ -149,7 +150,7 @@ impl NetworkRules {
         })
     }
 
-    /// Judges a DNS lookup: whether any port of this host may be reached.
+    /// Judges a DNS lookup: it is allowed if any port of the host may be reached.
     pub fn judge_name(&self, host: &Host) -> Result<(), NetworkRefusal> {
         if self.allow.iter().any(|allowed| allowed.entry.names_host(host)) {
             return Ok(());
@@ -157,8 +158,8 @@ impl NetworkRules {
         Err(NetworkRefusal::new("network.default", "The policy does not name this host.", INSTEAD))
     }
 
-    /// Judges a direct connection by a program that does not use the proxy. If only some requests are
-    /// allowed, each is judged when it is made.
+    /// Judges a direct connection by a program that does not use the proxy. If the policy allows only some requests to
+    /// the host, the connection is allowed and each request is judged when it is made.
     pub fn judge_connect(&self, host: &Host, port: u16) -> Result<(), NetworkRefusal> {
         match self.judge(host, port, HostAccess::Tunnel) {
             Err(refusal) if refusal.rule != "network.tunnel" => return Err(refusal),
@@ -194,7 +195,7 @@ impl NetworkRules {
         Err(NetworkRefusal::new("network.private", reason, INSTEAD))
     }
 
-    /// The fixed address that the policy gives a name.
+    /// The fixed address that the policy assigns to a name, if any.
     pub fn pinned(&self, name: &str) -> Option<IpAddr> {
         self.pins.iter().find(|(known, _)| known == name).map(|(_, address)| *address)
     }

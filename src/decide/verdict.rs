@@ -10,7 +10,7 @@ use crate::terminal_text;
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The command may run, under conditions.
+    /// The command may run, under these conditions.
     Allow(Conditions),
     /// guard asks the user; without a terminal to ask on, it denies the command.
     Ask,
@@ -19,7 +19,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The action of the decision, without its conditions.
+    /// The action of this decision, without its conditions.
     pub fn action(&self) -> Action {
         match self {
             Self::Allow(_) => Action::Allow,
@@ -29,10 +29,10 @@ impl Decision {
     }
 }
 
-/// What still applies to an allowed command.
+/// The conditions under which a command is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, std::default::Default)]
 pub struct Conditions {
-    /// Parts that can only be judged when they run: the command, and why.
+    /// Parts of the command that can only be judged when they run: the text of each part, and why.
     pub deferred: Vec<(String, Deferred)>,
 }
 
@@ -46,19 +46,19 @@ pub struct Verdict {
     pub cause: Cause,
     /// The part of a compound command that caused the decision, as one line.
     pub part: Option<String>,
-    /// The index of that part in the intents of the analysis.
+    /// The index of the intent that caused the decision, in the intents of the analysis.
     pub intent: Option<usize>,
-    /// The options of `guard run` that would allow the part, as they would be typed. For people: the agent is not shown
-    /// them.
+    /// The options of `guard run` that would allow the denied part, as they would be typed. They are meant for people
+    /// and not shown to the agent.
     pub allow_with: Option<String>,
 }
 
-/// The rule behind a decision.
+/// The rule that caused a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
     /// The rule's id, `default`, `git.default`, or `input.…` for a command that could not be analysed.
     pub rule: String,
-    /// The reason to show to the agent.
+    /// The reason for the decision, to be shown to the agent.
     pub reason: String,
     /// What the agent should do instead.
     pub instead: String,
@@ -116,7 +116,7 @@ impl Verdict {
     }
 }
 
-/// The decision about one intent.
+/// The decision about one intent, and what it is based on.
 pub(super) struct Ruling<'p> {
     pub(super) action: Action,
     pub(super) by: By<'p>,
@@ -125,7 +125,7 @@ pub(super) struct Ruling<'p> {
 pub(super) enum By<'p> {
     Rule(&'p Rule),
     Default(&'p DefaultAction, bool),
-    /// The intent is judged when it runs.
+    /// Nothing yet: the intent will be judged when it runs.
     Deferred,
 }
 
@@ -239,7 +239,7 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
     Verdict { decision: Decision::Deny, cause, part: None, intent: None, allow_with: None }
 }
 
-/// The verdict on a text that starts no program.
+/// The verdict on a shell text that starts no program.
 pub(super) fn nothing_runs() -> Verdict {
     let cause = Cause {
         rule: "default".to_string(),

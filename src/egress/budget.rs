@@ -11,11 +11,11 @@ use crate::policy::{Budget as Bounds, Config, Price};
 /// The model usage of a run so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Model requests that the gateway forwarded.
+    /// Model requests that the gateways have forwarded.
     pub requests: u64,
-    /// Tokens used by these requests.
+    /// Tokens used by the forwarded requests.
     pub tokens: Tokens,
-    /// Cost in millionths of the prices' currency.
+    /// Cost in millionths of the currency in which the prices are given.
     pub cost_micros: u64,
     /// Responses without usage data; their tokens are estimated from their length.
     pub estimated: u64,
@@ -32,12 +32,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Creates a budget with these limits and prices.
+    /// Creates a budget with these limits and prices, and no usage yet.
     pub fn new(bounds: Bounds, prices: Config) -> Self {
         Self { bounds, prices, spent: Cell::default() }
     }
 
-    /// The usage so far.
+    /// The usage so far: requests, tokens and cost.
     pub fn spent(&self) -> Spent {
         self.spent.get()
     }
@@ -85,7 +85,8 @@ impl Budget {
     }
 }
 
-/// The cost in millionths of the currency. A price per million tokens is the price of one token in millionths.
+/// The cost of the tokens, in millionths of the currency. Prices are per million tokens, so the number of tokens times
+/// the price is the cost in millionths.
 fn cost_micros(price: Price, tokens: Tokens) -> u64 {
     let cached = tokens.cached.min(tokens.input);
     let cost = (tokens.input - cached) as f64 * price.input

@@ -1,7 +1,7 @@
 //! A small HTTP client for guard's own API requests: one request at a time, with limits on time and size.
 //!
-//! It never follows a redirect, because the request's credentials are meant for this API only. Callers are ordinary
-//! threads, inside or outside an async runtime.
+//! The client never follows a redirect, because the credentials in a request are meant for the configured API only. It
+//! can be used from ordinary threads, inside or outside an async runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::dial::UpstreamProxy;
 use super::gateway::causes;
 use super::upstream::{Upstream, load_tls_config};
 
-/// Sends requests to one API.
+/// Sends requests to one API, whose address and limits are fixed.
 #[derive(Debug)]
 pub struct Client {
     upstream: Upstream,
@@ -33,24 +33,24 @@ pub struct Client {
 /// A request to the API.
 #[derive(Debug, Clone)]
 pub struct ApiRequest {
-    /// The HTTP method.
+    /// The HTTP method, such as `GET`.
     pub method: Method,
-    /// Path and query, appended to the prefix of the API's URL.
+    /// Path and query of the request; the client prepends the path prefix of the API's URL.
     pub target: String,
-    /// Headers. The client adds `Host`, `Connection` and `Content-Length`.
+    /// Headers of the request. The client itself adds `Host`, `Connection` and `Content-Length`.
     pub headers: HeaderMap,
-    /// The body; empty if the request has none.
+    /// The request body; empty if the request has none.
     pub body: Vec<u8>,
 }
 
-/// A complete response of the API, with any status.
+/// A complete response of the API. The status may be an error status.
 #[derive(Debug, Clone)]
 pub struct ApiResponse {
-    /// The HTTP status.
+    /// The HTTP status code, such as 200.
     pub status: u16,
     /// The response headers.
     pub headers: HeaderMap,
-    /// The whole body.
+    /// The whole response body.
     pub body: Bytes,
 }
 
@@ -64,28 +64,28 @@ pub enum ClientError {
     /// The request could not be sent, or the response is incomplete or not valid HTTP.
     #[error("the request to {api} failed: {problem}")]
     RequestFailed {
-        /// The API's address.
+        /// The API's address, for the message.
         api: String,
-        /// What went wrong.
+        /// What went wrong, as text for the message.
         problem: String,
     },
     /// The API did not respond in time.
     #[error("{api} did not respond within {} seconds", time_limit.as_secs_f32())]
     TimedOut {
-        /// The API's address.
+        /// The API's address, for the message.
         api: String,
-        /// The time limit.
+        /// The time limit that was exceeded.
         time_limit: Duration,
     },
     /// The response body is larger than the client accepts.
     #[error("the response of {api} is larger than {max_bytes} bytes")]
     TooLarge {
-        /// The API's address.
+        /// The API's address, for the message.
         api: String,
-        /// The limit in bytes.
+        /// The limit on the response body that was exceeded, in bytes.
         max_bytes: usize,
     },
-    /// A local error prevented the request.
+    /// An error of this machine prevented the request, for example a failed system call.
     #[error("cannot send an API request: {0}")]
     Local(#[from] io::Error),
 }

@@ -15,16 +15,16 @@ use crate::decide::{NetworkRefusal, NetworkRules};
 use crate::policy::Host;
 use crate::transcript::base64;
 
-/// Time limit of a DNS lookup.
+/// Time limit for a DNS lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for connecting to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many addresses of a name are tried.
+/// How many of the addresses that a name resolves to are tried.
 const MOST_ADDRESSES: usize = 8;
 /// Size limit of an upstream proxy's CONNECT response.
 const MAX_CONNECT_RESPONSE: usize = 8 << 10;
 
-/// Why a connection failed.
+/// Why a connection to a host could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("{}", .0.reason)]
@@ -53,7 +53,7 @@ pub struct UpstreamProxy {
 pub(super) struct ProxyAddress {
     pub(super) host: Host,
     pub(super) port: u16,
-    /// The value of `Proxy-Authorization`. It belongs to the user and must not reach the agent.
+    /// The value of the `Proxy-Authorization` header. It is a credential of the user and must not reach the agent.
     pub(super) authorization: Option<String>,
 }
 
@@ -63,13 +63,13 @@ impl std::fmt::Debug for ProxyAddress {
     }
 }
 
-/// An invalid proxy variable.
+/// An environment variable such as `https_proxy` has an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the environment variable {variable} does not name a usable proxy: {problem}")]
 pub struct ProxyError {
-    /// The name of the variable.
+    /// The name of the environment variable.
     pub variable: String,
-    /// Why it is invalid.
+    /// Why the variable's value is invalid.
     pub problem: String,
 }
 
@@ -94,12 +94,12 @@ impl UpstreamProxy {
         Ok(Self { https, http, direct: direct.filter(|item| !item.is_empty()).collect() })
     }
 
-    /// Whether any proxy is configured.
+    /// Whether an upstream proxy is configured for any scheme.
     pub fn is_some(&self) -> bool {
         self.https.is_some() || self.http.is_some()
     }
 
-    /// The proxy for a host, unless the host is reached directly.
+    /// The upstream proxy to use for a host; `None` if the host is reached directly.
     fn proxy_for_host(&self, host: &Host, is_tunnel: bool) -> Option<&ProxyAddress> {
         let place = if is_tunnel { self.https.as_ref() } else { self.http.as_ref() }?;
         let text = host.to_string();
@@ -154,10 +154,10 @@ fn percent_decode(text: &str) -> Vec<u8> {
 /// An open connection to a host or to the upstream proxy.
 pub(super) struct Dialled {
     pub(super) stream: TcpStream,
-    /// Bytes that the server sent along with the proxy's response.
+    /// Bytes that the server sent so early that they arrived together with the proxy's response to CONNECT.
     pub(super) early: Vec<u8>,
-    /// `Some` if the connection ends at a proxy, which expects absolute URLs; with the `Proxy-Authorization` value, if
-    /// the proxy needs one.
+    /// `Some` if the connection leads to an upstream proxy, which expects absolute URLs in requests. The inner value is
+    /// the `Proxy-Authorization` header, if the proxy needs one.
     pub(super) proxy_authorization: Option<Option<String>>,
 }
 
@@ -171,12 +171,12 @@ impl Dialled {
 pub(super) struct Dialer {
     pub(super) rules: std::sync::Arc<NetworkRules>,
     pub(super) proxy: UpstreamProxy,
-    /// Ports of this run's own listeners. The dialer never connects to them.
+    /// Ports of this run's own listeners. The dialer never connects to them, so that no connection leads back to guard.
     pub(super) listener_ports: Vec<u16>,
 }
 
 impl Dialer {
-    /// Opens a connection for a tunnel.
+    /// Opens a connection for a tunnel, through which the run sends bytes that guard does not change.
     pub(super) async fn tunnel(&self, host: &Host, port: u16) -> Result<Dialled, DialError> {
         match self.proxy_for(host, true) {
             Some(place) => connect_through(place, host, port).await,
@@ -193,8 +193,8 @@ impl Dialer {
         Ok(Dialled { stream, early: Vec::new(), proxy_authorization: Some(place.authorization.clone()) })
     }
 
-    /// The upstream proxy for a host. The proxy resolves names itself, so names with a pinned address and special
-    /// addresses never go through it: guard must judge their address.
+    /// The upstream proxy to use for a host. An upstream proxy resolves names itself, but guard must judge the
+    /// addresses of names with a pinned address and special addresses, so those never go through the proxy.
     fn proxy_for(&self, host: &Host, is_tunnel: bool) -> Option<&ProxyAddress> {
         match host {
             Host::Name(name) if self.rules.pinned(name).is_some() => None,
@@ -248,7 +248,7 @@ impl Dialer {
     }
 }
 
-/// Resolves a name.
+/// Resolves a name to its addresses with the machine's resolver.
 pub(super) async fn lookup(name: &str) -> Result<Vec<IpAddr>, DialError> {
     let failed = |problem: String| DialError::Lookup { host: name.to_string(), problem };
     // The trailing dot keeps the machine's search list from changing the name.
@@ -278,7 +278,7 @@ async fn connect(address: SocketAddr, host: &Host) -> Result<TcpStream, DialErro
     Err(DialError::Unreachable { host: host.to_string(), port: address.port(), problem })
 }
 
-/// Connects to a host that the user configured (a proxy or an API). The network rules do not apply to it.
+/// Connects to a host that the user configured (a proxy or an API). The network rules do not apply to such hosts.
 pub(super) async fn connect_unjudged(host: &Host, port: u16) -> Result<TcpStream, DialError> {
     let addresses = match host {
         Host::Address(address) => vec![*address],
@@ -296,7 +296,8 @@ pub(super) async fn connect_unjudged(host: &Host, port: u16) -> Result<TcpStream
 }
 
 impl UpstreamProxy {
-    /// Connects to an API that the user configured, through the proxy if one applies.
+    /// Connects to an API that the user configured, through the upstream proxy if one applies. No network rules are
+    /// checked.
     pub(super) async fn connect_unjudged(&self, host: &Host, port: u16) -> Result<TcpStream, DialError> {
         match self.proxy_for_host(host, true) {
             Some(place) => connect_through(place, host, port).await.map(|dialled| dialled.stream),
@@ -366,8 +367,9 @@ mod tests {
         }
     }
 
-    /// DNS rebinding needs a second lookup: public when judged, local when connected to. There is only one lookup;
-    /// each of its addresses is judged, and the judged address is connected to.
+    /// DNS rebinding needs two lookups: one gives a public address, which is judged, the next gives a local address,
+    /// which is connected to. The dialer makes only one lookup, judges each of its addresses, and connects to an
+    /// address that it judged.
     #[test]
     fn the_address_that_is_judged_is_connected_to() -> io::Result<()> {
         let (here, second) = ([127, 0, 0, 1], [127, 0, 0, 2]);

@@ -1,11 +1,4 @@
-//! A DNS server for the run, over TCP.
-//!
-//! Names that the policy allows resolve to synthetic addresses ([`super::synthetic_addresses`]). For all others the
-//! server replies NXDOMAIN at once and records the refusal. It never queries a real DNS server.
-//!
-//! C libraries use TCP because the run has `RES_OPTIONS=use-vc`; the run cannot create UDP sockets. The supervisor
-//! redirects connections to the machine's DNS servers to this server. Every message gets a reply, because a client
-//! without one would wait and retry.
+//! A DNS server over TCP that answers the lookups of a run.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -21,7 +14,7 @@ use crate::policy::Host;
 
 /// How long the server waits for the next query on a connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Size limit of a query: a name of 255 bytes and a few options. The server closes the connection on a longer one.
+/// Size limit of a query: a name of 255 bytes and a few options. The server closes the connection if a query is longer.
 const MAX_QUERY: usize = 1024;
 /// TTL of answers, in seconds.
 const TTL: u32 = 60;
@@ -31,16 +24,16 @@ const TYPE_A: u16 = 1;
 const TYPE_AAAA: u16 = 28;
 const CLASS_IN: u16 = 1;
 
-/// The reply to a query.
+/// The content of the reply to a DNS query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Address(Ipv4Addr),
-    /// The name exists, but has no record of this type.
+    /// The name exists, but has no record of the type that the query asks for.
     Nothing,
     NoSuchName,
     /// The query could not be parsed.
     Malformed,
-    /// The run has looked up more names than the server remembers.
+    /// The run has already looked up as many names as the server can remember.
     Refused,
 }
 
@@ -55,7 +48,7 @@ impl Answer {
     }
 }
 
-/// Answers queries until the client disconnects.
+/// Answers the queries on one connection until the client disconnects.
 pub(super) async fn serve(mut client: TcpStream, state: Rc<ProxyState>, peer: Peer) {
     while let Ok(Ok(length)) = timeout(IDLE_TIMEOUT, client.read_u16()).await {
         if usize::from(length) > MAX_QUERY {
@@ -101,12 +94,12 @@ fn judge(question: &Question, state: &ProxyState, peer: Peer) -> Answer {
     state.address_of(&name).map_or(Answer::Refused, answer_with)
 }
 
-/// The only question of a DNS query.
+/// The question of a DNS query; a query must have exactly one.
 #[derive(Debug, PartialEq, Eq)]
 struct Question {
     name: String,
     kind: u16,
-    /// Offset of its end in the message.
+    /// Offset of the question's end in the message.
     end: usize,
 }
 

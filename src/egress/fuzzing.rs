@@ -3,7 +3,7 @@
 use super::request_body::{Rules, inspect};
 use crate::policy::Gateway;
 
-/// Inspects a request body by the rules of this gateway. Returns the model that the body names and the reason for a
+/// Inspects a request body by the rules of `gateway`. Returns the model that the body names and the reason for a
 /// refusal; `None` if the body is not valid.
 pub fn request(gateway: &Gateway, body: &[u8]) -> Option<(Option<String>, Option<String>)> {
     let rules = Rules {

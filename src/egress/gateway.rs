@@ -34,15 +34,15 @@ use crate::transcript::EventType;
 
 /// Size limit of a request body.
 const LARGEST_BODY: usize = 64 << 20;
-/// Memory reserved at first for a request body of unknown length.
+/// Memory that is reserved initially for a request body of unknown length.
 const FIRST_CHUNK: usize = 64 << 10;
 /// Time limit for receiving a request body, including the wait for memory.
 const BODY_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the API may take until the response begins.
+/// How long the API may take to begin its response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Estimated bytes per token, for responses that do not report usage.
 const BYTES_PER_TOKEN: u64 = 4;
-/// Bytes that a usage scanner may hold without a reservation: enough for an event of normal size.
+/// Bytes that a token usage scanner may hold without a memory reservation: enough for an event of normal size.
 const UNRESERVED_SCANNER_BYTES: usize = 64 << 10;
 /// Limit on idle connections to the API that the gateway keeps for reuse.
 const MAX_IDLE: usize = 8;
@@ -59,16 +59,17 @@ pub struct GatewayPlan {
     pub key: Option<Secret>,
 }
 
-/// A running gateway.
+/// A gateway that serves requests: its configuration and its idle connections to the API.
 pub(super) struct RunningGateway {
     plan: GatewayPlan,
     tls_config: Option<Arc<ClientConfig>>,
     idle: RefCell<Vec<http1::SendRequest<ChunkedBody>>>,
-    /// The encodings of the key to overwrite in responses; `None` without a key or for a very short one.
+    /// The encodings of the key to overwrite in responses; `None` if there is no key, or one too short to be
+    /// overwritten.
     forms: Option<Rc<KeyForms>>,
 }
 
-/// Why a request was refused or failed.
+/// Why the gateway refused a request of the run or could not forward it.
 enum Rejection {
     /// The policy does not allow the request.
     Forbidden(String),
@@ -81,7 +82,7 @@ enum Rejection {
 /// Facts about a request that has passed all checks and may be forwarded.
 struct CheckedRequest {
     model: Option<String>,
-    /// Whether the request uses the model budget.
+    /// Whether the request counts against the model budget.
     counts: bool,
     request_bytes: usize,
 }
@@ -92,7 +93,7 @@ impl RunningGateway {
         Self { plan, tls_config, idle: RefCell::default(), forms }
     }
 
-    /// Answers one request of the run.
+    /// Answers one request of the run: forwards it to the API, or rejects it.
     pub(super) async fn answer(
         self: Rc<Self>,
         state: Rc<ProxyState>,
@@ -106,7 +107,7 @@ impl RunningGateway {
         }
     }
 
-    /// Records a rejection and builds the response to the run.
+    /// Records a rejection and builds the error response that the run receives.
     fn rejection_response(
         &self,
         state: &ProxyState,
@@ -194,7 +195,7 @@ impl RunningGateway {
     }
 
     /// Overwrites the key in the response headers and returns in how many headers it occurred. Rejects a response with
-    /// a content encoding: the gateway requested none, and cannot find the key in it.
+    /// a content encoding: the gateway did not ask for one, and cannot find the key in an encoded body.
     fn mask_key_in_headers(&self, response: &mut Response<Incoming>) -> Result<u64, Rejection> {
         let Some(forms) = &self.forms else { return Ok(0) };
         let encoding = response.headers().get(hyper::header::CONTENT_ENCODING);
@@ -215,7 +216,7 @@ impl RunningGateway {
         Ok(count)
     }
 
-    /// Finds the configured call that allows a request.
+    /// Finds the call in the gateway's configuration that allows a request.
     fn matching_call(&self, method: &str, path: &str, query: &str) -> Result<&Call, Rejection> {
         let is_plain = !path.contains(['%', '\\'])
             && !path.contains("//")
@@ -236,7 +237,7 @@ impl RunningGateway {
         })
     }
 
-    /// Checks the request body and the model budget, and counts the request against the budget.
+    /// Checks the request body against the rules, then checks the model budget and counts the request against it.
     fn check_request(
         &self,
         state: &ProxyState,
@@ -266,7 +267,7 @@ impl RunningGateway {
         Ok(CheckedRequest { model, counts: call.counts, request_bytes: body.len() })
     }
 
-    /// Builds the request for the API with the allowed headers and query parameters, and the key.
+    /// Builds the request to the API: the allowed headers and query parameters of the run's request, and the key.
     fn build_request(
         &self,
         method: &hyper::Method,
@@ -309,7 +310,7 @@ impl RunningGateway {
         Ok(request)
     }
 
-    /// Sends a request over an idle connection or a new one.
+    /// Sends a request to the API over an idle connection or a new one.
     async fn send(
         &self,
         state: &Rc<ProxyState>,
@@ -392,7 +393,7 @@ async fn read_body(body: Incoming, memory: &MemoryBudget) -> Result<Bytes, Rejec
     }
 }
 
-/// The rejection if the shared memory budget is used up.
+/// The rejection of a request for which the shared memory budget has no room.
 fn memory_exhausted() -> Rejection {
     let most = memory_budget::MAX_BYTES >> 20;
     Rejection::Unavailable(format!(
@@ -400,8 +401,8 @@ fn memory_exhausted() -> Rejection {
     ))
 }
 
-/// Reads the body to its end. Reserves more memory as needed but never waits for it: two requests that wait while they
-/// hold memory could deadlock.
+/// Reads the body to its end. Reserves more memory as needed but never waits for memory: two requests that wait while
+/// they hold memory could deadlock.
 async fn fill(
     mut body: Incoming,
     mut bytes: Vec<u8>,
@@ -428,7 +429,7 @@ async fn fill(
     Ok((bytes, reserved))
 }
 
-/// Formats an error with its chain of causes.
+/// Formats an error and its chain of causes as one line.
 pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -463,7 +464,7 @@ fn matches_path(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Builds a response in the API's own error format, as the policy's template says.
+/// Builds a response in the API's own error format, from the template in the policy.
 fn error_response(answer: &Answer, content_type: &str, line: &str) -> Response<ProxiedBody> {
     let message = serde_json::Value::from(line).to_string();
     let body = answer.body.replace("{message}", &message).replace("{text}", line);
@@ -475,8 +476,8 @@ fn error_response(answer: &Answer, content_type: &str, line: &str) -> Response<P
     response
 }
 
-/// A forwarded request without a response yet. If the run disconnects first, dropping this adds an estimate of the
-/// input tokens to the budget.
+/// A request that was forwarded and has no response yet. If the run disconnects before the response, dropping this
+/// value adds an estimate of the input tokens to the budget.
 struct PendingRequest<'a> {
     state: Rc<ProxyState>,
     checked: &'a CheckedRequest,
@@ -501,13 +502,13 @@ impl Drop for PendingRequest<'_> {
     }
 }
 
-/// Scans, counts and filters a response on its way to the run.
+/// Observes a response on its way to the run: scans it for token usage, counts its bytes, and overwrites the key.
 struct ResponseObserver {
     scanner: Option<Scanner>,
-    /// Memory reserved for the scanner; `held` is its size in bytes.
+    /// Memory reserved for the usage scanner; `held` is the number of bytes reserved.
     reserved: Option<Reservation>,
     held: usize,
-    /// Overwrites the key in the body.
+    /// Overwrites the key in the response body; `None` if there is no key to overwrite.
     key_masker: Option<KeyMasker>,
     checked: CheckedRequest,
     seen: usize,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::outcome::HostTraffic;
 
-/// Limit on rows; all further hosts share the row `(others)`.
+/// Limit on rows; all further hosts are counted together in one row, `(others)`.
 const MOST_ROWS: usize = 1000;
 
 /// Traffic per host and port, shared by all connections of a run.
@@ -15,7 +15,7 @@ pub(super) struct HostStats {
 }
 
 impl HostStats {
-    /// Applies `change` to the row of a host, which is created if it is missing.
+    /// Applies `change` to the row of a host and port. Creates the row if it is missing.
     pub(super) fn update(&self, host: &str, port: u16, change: impl FnOnce(&mut HostTraffic)) {
         let mut rows = self.rows.borrow_mut();
         let key = (host.to_string(), port);
@@ -29,7 +29,7 @@ impl HostStats {
         change(row);
     }
 
-    /// All rows, sorted by host and port.
+    /// All rows of the statistics, sorted by host and port.
     pub(super) fn rows(&self) -> Vec<HostTraffic> {
         let mut rows: Vec<HostTraffic> = self.rows.borrow().values().cloned().collect();
         rows.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));

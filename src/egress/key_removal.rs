@@ -9,20 +9,21 @@ use hyper::body::Bytes;
 
 use crate::transcript::base64;
 
-/// Shorter keys are not overwritten: they are words such as `none`, which occur in many responses.
+/// The minimum length of a key that is overwritten. Shorter keys are words such as `none`, which occur in many
+/// responses.
 const SHORTEST_KEY: usize = 12;
-/// Shorter encoded forms would match unrelated text.
+/// The minimum length of an encoded form of the key. Shorter forms would match unrelated text.
 const SHORTEST_ENCODED: usize = 12;
 
-/// The byte sequences to overwrite: the key itself and its encodings.
+/// The forms of a key to overwrite: the byte sequences of the key itself and of its encodings.
 pub struct KeyForms {
     forms: Vec<Vec<u8>>,
-    /// Which bytes a form can begin with.
+    /// For each byte value, whether a form begins with it.
     begins: [bool; 256],
 }
 
 impl KeyForms {
-    /// Computes the forms of a key; `None` if the key is too short to be distinguished from ordinary words.
+    /// Computes the forms of a key; `None` if the key is so short that it could be an ordinary word.
     pub fn new(key: &[u8]) -> Option<Self> {
         if key.len() < SHORTEST_KEY {
             return None;
@@ -45,14 +46,14 @@ impl KeyForms {
         Some(Self { forms, begins })
     }
 
-    /// Overwrites every form in a complete text. Returns whether it found any.
+    /// Overwrites every form of the key in a complete text. Returns whether it found any.
     pub fn mask_all(&self, text: &mut [u8]) -> bool {
         let (_, count) = self.mask(text, true);
         count > 0
     }
 
-    /// Overwrites every form. Returns the offset from which the rest could be the start of a form, and the number of
-    /// forms it found. With `is_last`, no more text follows.
+    /// Overwrites every form of the key in `text`. Returns the offset from which the remaining bytes could be the start
+    /// of a form, and the number of forms found. With `is_last`, no more text follows.
     fn mask(&self, text: &mut [u8], is_last: bool) -> (usize, u64) {
         let (mut at, mut count) = (0, 0);
         while at < text.len() {
@@ -81,7 +82,7 @@ fn hex(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
     bytes.iter().flat_map(|&byte| [digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]).collect()
 }
 
-/// Percent-encoding, as in a URL.
+/// Encodes bytes with percent-encoding, as in a URL.
 fn percent(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
     let mut text = Vec::new();
     for &byte in bytes {
@@ -95,7 +96,8 @@ fn percent(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
     text
 }
 
-/// The base64 characters that depend only on the key, if `before` other bytes share its first group of three.
+/// The part of a base64 text that depends only on the key, if `before` unrelated bytes precede the key in its first
+/// group of three bytes.
 fn inner_base64(key: &[u8], before: usize) -> Vec<u8> {
     let mut bytes = vec![0; before];
     bytes.extend_from_slice(key);
@@ -117,9 +119,9 @@ fn to_url_safe(letter: u8) -> u8 {
 /// Overwrites the key in one response, chunk by chunk.
 pub struct KeyMasker {
     forms: std::rc::Rc<KeyForms>,
-    /// Bytes held back because they could be the start of a form.
+    /// Bytes held back because they could be the start of a form of the key.
     held: Vec<u8>,
-    /// How many forms were overwritten.
+    /// How many occurrences of the key, in any form, were overwritten.
     pub count: u64,
 }
 
@@ -129,12 +131,12 @@ impl KeyMasker {
         Self { forms, held: Vec::new(), count: 0 }
     }
 
-    /// The number of bytes held back.
+    /// The number of bytes that are held back because they could be the start of the key.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Takes the next bytes of the response and returns those that can be sent.
+    /// Takes the next bytes of the response, and returns the bytes that can be sent now.
     pub fn feed(&mut self, bytes: Bytes) -> Bytes {
         let is_plain =
             self.held.is_empty() && !bytes.iter().any(|&byte| self.forms.begins[usize::from(byte)]);
@@ -149,7 +151,7 @@ impl KeyMasker {
         text.into()
     }
 
-    /// Returns the bytes held back, at the end of the response.
+    /// Returns the bytes that are still held back. Call it at the end of the response.
     pub fn finish(&mut self) -> Bytes {
         let mut text = std::mem::take(&mut self.held);
         let (_, count) = self.forms.mask(&mut text, true);
@@ -201,7 +203,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Keys and bodies of few different bytes, so that forms begin like others and overlap.
+        /// Tests keys and bodies made of few different bytes, so that many forms begin alike and overlap.
         #[test]
         fn pieces_are_cut_as_the_whole(
             key in proptest::collection::vec(proptest::sample::select(vec![0xff, 0x00, b'*', b'_', b'a']), 12..24),

@@ -1,8 +1,8 @@
 //! The loopback ports a run may connect to, and the check that a connection comes from the run.
 //!
-//! Every process on the machine can connect to a loopback port, also those of other users, and a gateway adds a key to
-//! requests. So a listener serves only connections that the supervisor has announced. The supervisor makes the run's
-//! connections itself, so it knows their local addresses.
+//! Every process on the machine can connect to a loopback port, even processes of other users, and a gateway adds a key
+//! to requests. So a listener serves only connections that the supervisor has announced. The supervisor makes the
+//! connections on behalf of the run, so it knows their local addresses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,33 +16,34 @@ const MOST_ANNOUNCED: usize = 4096;
 /// Limit on refused hosts in the statistics; further hosts are not counted.
 const MOST_REFUSED: usize = 1000;
 
-/// The process of the run at the other end of a connection.
+/// The process of the run that opened a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// The id of the thread that connected.
     pub tid: i32,
 }
 
-/// What the peer of a connection wanted to connect to.
+/// What the process that opened a connection wanted to reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Purpose {
-    /// The proxy or a gateway: the listener it connected to.
+    /// The proxy or a gateway: the process connected to that listener itself.
     Listener,
-    /// A DNS server.
+    /// A DNS server of the machine; the supervisor redirected the connection to guard's DNS server.
     Lookup,
-    /// This host and port. The program does not use the proxy; the supervisor redirected the connection.
+    /// This host and port. The program does not use the proxy, so the supervisor redirected its connection to the
+    /// proxy.
     Direct(Host, u16),
 }
 
-/// The listeners of a run and the connections announced for them.
+/// The listeners of a run, and the connections that the supervisor has announced to them.
 #[derive(Debug, Default)]
 pub struct PeerRegistry {
-    /// The listening ports, the proxy's first.
+    /// The ports of the listeners; the first is the proxy's.
     ports: Vec<u16>,
     announced: Mutex<HashMap<SocketAddr, (Peer, Purpose)>>,
-    /// Names that the run has looked up, with their synthetic addresses.
+    /// Names that the run has looked up, and the synthetic address of each.
     names: Mutex<SyntheticAddresses>,
-    /// Host and port of connections that the supervisor refused, with their number.
+    /// How many connections the supervisor refused, by host and port.
     refused: Mutex<HashMap<(String, u16), u64>>,
 }
 
@@ -51,22 +52,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PeerRegistry {
-    /// Creates a registry for these ports of 127.0.0.1; the first is the proxy's.
+    /// Creates a registry for listeners on these ports of 127.0.0.1; the first is the proxy's.
     pub fn new(ports: Vec<u16>) -> Self {
         Self { ports, ..Self::default() }
     }
 
-    /// The proxy's address.
+    /// The address of the proxy's listener.
     pub fn proxy(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.first().copied().unwrap_or_default()))
     }
 
-    /// The synthetic address of a name; `None` if the run has reached its limit of names.
+    /// The synthetic address of a name; `None` if the name is new and the run has reached its limit of names.
     pub(super) fn address_of(&self, name: &str) -> Option<Ipv4Addr> {
         lock(&self.names).address_of(name)
     }
 
-    /// The host an address stands for: a name if the address is synthetic, otherwise the address itself.
+    /// The host that an address stands for: a name if the address is synthetic, otherwise the address itself.
     pub fn host_at(&self, address: IpAddr) -> Host {
         let address = unmap_ipv4(address);
         match lock(&self.names).name_at(address) {
@@ -75,7 +76,7 @@ impl PeerRegistry {
         }
     }
 
-    /// Counts a connection that the supervisor refused.
+    /// Counts a connection to this host and port that the supervisor refused.
     pub fn count_refused(&self, host: &str, port: u16) {
         let mut refused = lock(&self.refused);
         if refused.len() < MOST_REFUSED || refused.contains_key(&(host.to_string(), port)) {
@@ -94,8 +95,9 @@ impl PeerRegistry {
         unmap_ipv4(to.ip()) == IpAddr::from([127, 0, 0, 1]) && self.ports.contains(&to.port())
     }
 
-    /// Runs `connect`, which connects for the run and returns the connection's local address, and announces the
-    /// connection. Holds the lock meanwhile, so that the listener cannot look up the connection before it is announced.
+    /// Calls `connect`, which opens a connection on behalf of the run and returns its local address, and announces the
+    /// connection. Holds the registry's lock during the call, so that the listener cannot look up the connection before
+    /// it is announced.
     pub fn announce<T>(
         &self,
         peer: Peer,
@@ -113,7 +115,8 @@ impl PeerRegistry {
         result
     }
 
-    /// Removes and returns the announcement of an accepted connection. `None` if the connection is not from the run.
+    /// Removes and returns the announcement of a connection that a listener accepted from the address `from`. `None` if
+    /// the connection does not come from the run.
     pub(super) fn take_announced(&self, from: SocketAddr) -> Option<(Peer, Purpose)> {
         lock(&self.announced).remove(&SocketAddr::new(unmap_ipv4(from.ip()), from.port()))
     }

@@ -1,17 +1,17 @@
 //! Limits the total memory of all requests in flight, however many connections a run opens.
 //!
-//! A request with a known length reserves all of it before the first byte is read, and waits in order of arrival. It
-//! holds no memory while it waits, so requests cannot deadlock. A request of unknown length reserves more as data
-//! arrives. It never waits while it holds memory; the gateway refuses it if no memory is left.
+//! A request of known length reserves all its memory before its first byte is read. Requests wait for memory in order
+//! of arrival and hold none while they wait, so they cannot deadlock. A request of unknown length reserves more memory
+//! as data arrives. Such a request never waits while it holds memory: if none is left, the gateway refuses it.
 
 use std::sync::Arc;
 
 use hyper::body::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes that all requests and responses of a run may hold together.
+/// Limit on the bytes that all requests and responses of a run may hold in memory together.
 pub(super) const MAX_BYTES: usize = 128 << 20;
-/// Granularity of reservations.
+/// Reservations are multiples of this number of bytes.
 const UNIT: usize = 1 << 10;
 
 /// The memory that all requests of a run share.
@@ -30,8 +30,8 @@ impl MemoryBudget {
         Self { free: Arc::new(Semaphore::new(most / UNIT)) }
     }
 
-    /// Waits until this much memory is available. A caller must never request more than the whole budget: it would wait
-    /// forever.
+    /// Waits until this much memory is available and reserves it. A caller must never request more than the whole
+    /// budget: it would wait forever.
     pub(super) async fn reserve(&self, bytes: usize) -> Option<Reservation> {
         self.free.clone().acquire_many_owned(units(bytes)).await.ok().map(Reservation)
     }
@@ -46,7 +46,7 @@ fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
 }
 
-/// A reservation, released on drop.
+/// A reservation of memory, which is released on drop.
 #[derive(Debug)]
 pub(super) struct Reservation(OwnedSemaphorePermit);
 
@@ -57,7 +57,7 @@ impl Reservation {
     }
 }
 
-/// A body together with the reservation for its memory.
+/// A request body together with the reservation for its memory.
 struct ReservedBytes {
     bytes: Vec<u8>,
     _reserved: Reservation,
@@ -69,7 +69,7 @@ impl AsRef<[u8]> for ReservedBytes {
     }
 }
 
-/// Ties a reservation to bytes: it is released with the last reference to them.
+/// Combines bytes with the reservation for their memory, which is released with the last reference to the bytes.
 pub(super) fn with_reservation(bytes: Vec<u8>, reserved: Reservation) -> Bytes {
     Bytes::from_owner(ReservedBytes { bytes, _reserved: reserved })
 }

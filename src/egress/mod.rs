@@ -8,10 +8,10 @@
 //!     gateway  API call ─► method and path ─► budget ─► key added ─► TLS to the one upstream ─► forward, count tokens
 //! ```
 //!
-//! [`Client`] sends guard's own API requests on the user's behalf. No run uses it.
+//! [`Client`] sends guard's own API requests on the user's behalf. It is not used for requests of a run.
 //!
 //! No process of the run reaches the network itself: the supervisor lets it connect to these listeners and to nothing
-//! else. One thread, outside the sandbox, serves all of them. Every error becomes a refusal with an explanation.
+//! else. One thread, outside the sandbox, serves all listeners. Every error becomes a refusal with an explanation.
 #![forbid(unsafe_code)]
 
 mod budget;

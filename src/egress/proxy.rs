@@ -1,8 +1,8 @@
 //! The proxy: tunnels by CONNECT and SOCKS5, and plain HTTP requests.
 //!
 //! Input is a connection of the run. The network rules judge the host, the dialer judges the address, and then the
-//! proxy forwards and counts the bytes. A connection of a program without proxy support always goes to the host that
-//! the program connected to (`direct_target`), whatever host its requests name.
+//! proxy forwards and counts the bytes. If a program does not support proxies, its connection always leads to the host
+//! that the program connected to (`direct_target`), whatever host its requests name.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -29,24 +29,25 @@ use crate::transcript::EventType;
 
 /// How long a server may take to respond.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Time limit for turning a CONNECT request into a tunnel.
+/// Time limit for turning the connection of a CONNECT request into a tunnel.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a program without proxy support may wait before it sends its first byte. TLS and HTTP clients send first.
+/// How long a program without proxy support may wait before it sends its first byte. TLS and HTTP clients send before
+/// the server does.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(3);
-/// First byte of a TLS connection: the content type of a handshake record.
+/// The first byte of a TLS connection: the content type of a handshake record.
 const TLS_HANDSHAKE: u8 = 22;
 /// A fatal TLS alert, "access denied".
 const ACCESS_DENIED: [u8; 7] = [21, 3, 1, 0, 2, 2, 49];
 
-/// One connection of the run.
+/// One connection of the run to the proxy.
 pub(super) struct Session {
     state: Rc<ProxyState>,
     peer: Peer,
     permit: SharedPermit,
-    /// The host and port that a program without proxy support connected to. All its requests go there.
+    /// The host and port to which a program without proxy support connected. All requests of the connection go there.
     direct_target: Option<(Host, u16)>,
-    /// The server connection of the last plain request.
+    /// The connection to a server that the last plain HTTP request used, kept for the next request.
     server: RefCell<Option<Server>>,
 }
 
@@ -57,7 +58,7 @@ struct Server {
     proxy_authorization: Option<Option<String>>,
 }
 
-/// The HTTP status that reports a dial error.
+/// The HTTP status with which the proxy reports a dial error to the client.
 fn status(error: &DialError) -> StatusCode {
     match error {
         DialError::Refused(_) => StatusCode::FORBIDDEN,
@@ -71,7 +72,7 @@ impl Session {
         Self { state, peer, permit, direct_target: None, server: RefCell::default() }
     }
 
-    /// Answers one request.
+    /// Answers one HTTP request of the run: CONNECT opens a tunnel, and other requests are forwarded.
     pub(super) async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Response<ProxiedBody> {
         let is_tunnel = request.method() == Method::CONNECT;
         if let Some((host, port)) = self.direct_target.clone() {
@@ -252,7 +253,7 @@ impl Session {
         response.map(|body| ProxiedBody::forwarded(body, Box::new(observer)))
     }
 
-    /// Returns the connection of the last request if it leads to the same server; otherwise opens one.
+    /// Returns the kept connection if it leads to this server; otherwise opens a new one.
     async fn server(&self, host: &Host, port: u16) -> Result<Server, DialError> {
         let known = self.server.borrow_mut().take();
         if let Some(mut server) = known.filter(|server| server.host == *host && server.port == port)
@@ -340,7 +341,7 @@ fn milliseconds(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The destination of a tunnel.
+/// The host and port to which a tunnel leads.
 struct Target {
     host: Host,
     port: u16,
@@ -348,7 +349,7 @@ struct Target {
     way: &'static str,
 }
 
-/// Forwards a tunnel's bytes until it ends, and records its beginning and end.
+/// Forwards a tunnel's bytes until the tunnel ends, and records its beginning and end.
 async fn carry(
     client: TcpStream,
     early: Vec<u8>,
@@ -380,7 +381,7 @@ async fn carry(
     tunnel::carry(&client, &dialled.stream, &first, &dialled.early, &close_recorder.byte_counter).await;
 }
 
-/// Records the end of a tunnel on drop, so that every way to end it is recorded.
+/// Records the end of a tunnel when it is dropped, so that the end is recorded whatever its cause.
 struct CloseRecorder {
     state: Rc<ProxyState>,
     byte_counter: Rc<ByteCounter>,
@@ -451,9 +452,10 @@ pub(super) async fn socks(mut client: TcpStream, state: Rc<ProxyState>, peer: Pe
     }
 }
 
-/// Serves a program without proxy support, which believes that it is connected to the host. Its first byte shows the
-/// protocol: TLS is forwarded like a tunnel, and plain HTTP requests are judged one by one. If the policy allows the
-/// host as `raw`, the bytes are forwarded without inspection, because the server may have to send first.
+/// Serves a program without proxy support, which believes that it is connected to the host itself. The first byte it
+/// sends shows the protocol: TLS is forwarded like a tunnel, and plain HTTP requests are judged one by one. If the
+/// policy allows the host as `raw`, the bytes are forwarded without inspection or waiting, because the server may have
+/// to send first.
 pub(super) async fn direct(
     client: TcpStream,
     state: Rc<ProxyState>,

@@ -9,15 +9,15 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use crate::policy::{Forbid, ToolRules};
 
-/// How many characters of a tool's type a refusal quotes.
+/// How many characters of a tool's type are quoted in the reason for a refusal.
 const MAX_SHOWN_KIND: usize = 80;
 /// Size limit of a model's name.
 const MAX_MODEL_NAME: usize = 256;
 
-/// The result of an inspection.
+/// What the inspection of a request body found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Inspection {
-    /// The model, if the body names one.
+    /// The model that the body names, if any.
     pub(super) model: Option<String>,
     /// Why the request must be refused; `None` if the rules allow it.
     pub(super) forbidden: Option<String>,
@@ -26,15 +26,15 @@ pub(super) struct Inspection {
 /// The rules of a gateway about request bodies.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'r> {
-    /// The top-level key that names the model.
+    /// The top-level key of the body whose value is the model's name.
     pub(super) model_key: Option<&'r str>,
-    /// Forbidden keys and values.
+    /// Keys and values that must not occur in the body.
     pub(super) forbid: &'r [Forbid],
-    /// The allowed tools.
+    /// The tools that a request may use; `None` if tools are not restricted.
     pub(super) tools: Option<&'r ToolRules>,
 }
 
-/// Inspects a body. Returns an error if it is not valid JSON; the gateway then refuses the request.
+/// Inspects a request body. Returns an error if it is not valid JSON; the gateway then refuses the request.
 pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Inspection, String> {
     let mut found = Inspection::default();
     let visitor = BodyVisitor { rules, found: &mut found, rule: None, key: None, role: ValueRole::Top };
@@ -43,8 +43,8 @@ pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Inspection, Strin
     Ok(found)
 }
 
-/// Whether some server could treat two keys as equal: it may ignore case, also of the two Unicode letters that fold to
-/// ASCII letters.
+/// Whether some server could treat the two keys as equal. A server may ignore case, which also makes two non-ASCII
+/// Unicode letters equal to ASCII letters.
 fn may_be_same_key(key: &str, known: &str) -> bool {
     let plain = |letter: char| match letter {
         '\u{17f}' => 's',
@@ -54,16 +54,16 @@ fn may_be_same_key(key: &str, known: &str) -> bool {
     key.chars().map(plain).eq(known.chars().map(plain))
 }
 
-/// The role of a value in the body.
+/// What a JSON value in the body stands for, by its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ValueRole {
     /// The whole body.
     Top,
-    /// A tool or a list of tools.
+    /// A tool, or a list of tools.
     Tools,
-    /// A list whose items can contain tools, or such an item.
+    /// A list whose items can contain tools, or an item of such a list.
     Items,
-    /// The type of a tool.
+    /// The type of a tool, as a string.
     Kind,
     Other,
 }
@@ -71,7 +71,7 @@ enum ValueRole {
 struct BodyVisitor<'l> {
     rules: Rules<'l>,
     found: &'l mut Inspection,
-    /// The rule that forbids URLs in this value; `key` is the key it applies to.
+    /// The rule that forbids URLs in the visited value; `key` is the key whose value it is.
     rule: Option<&'l Forbid>,
     key: Option<String>,
     role: ValueRole,
@@ -84,7 +84,7 @@ impl BodyVisitor<'_> {
         });
     }
 
-    /// Checks a tool of this type; `None` if the tool has none.
+    /// Checks whether a tool of this type is allowed; `kind` is `None` if the tool has no type.
     fn check_tool(&mut self, kind: Option<&str>) {
         let Some(rules) = self.rules.tools else { return };
         let passes = kind.map_or(rules.without_kind, |kind| rules.allows(kind));
@@ -109,7 +109,7 @@ impl BodyVisitor<'_> {
         }
     }
 
-    /// Checks a value that is no string where a tool or its type is expected.
+    /// Handles a number, boolean or null where a tool or its type is expected.
     fn check_scalar(&mut self) {
         if matches!(self.role, ValueRole::Kind | ValueRole::Tools) {
             self.check_tool(Some("(not an object)"));

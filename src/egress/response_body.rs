@@ -23,29 +23,29 @@ const HOP_BY_HOP_HEADERS: [HeaderName; 9] = [
 
 /// Observes a forwarded body and can hold back or change its bytes.
 pub(super) trait BodyObserver {
-    /// Receives the next bytes. Returns `false` to end the body with an error.
+    /// Receives the next bytes of the body. Returns `false` to end the body with an error.
     fn observe(&mut self, bytes: &[u8]) -> bool;
-    /// Returns the bytes to send now. The observer may hold back the rest of `bytes`.
+    /// Returns the bytes to send now, given the next bytes of the body. The observer may hold back some of them.
     fn bytes_to_send(&mut self, bytes: Bytes) -> Bytes {
         bytes
     }
-    /// Returns all bytes still held back. Called at the end of the body.
+    /// Returns all bytes that are still held back. Called at the end of the body.
     fn remaining_bytes(&mut self) -> Bytes {
         Bytes::new()
     }
-    /// The number of bytes held back.
+    /// The number of bytes that the observer holds back.
     fn held_bytes(&self) -> usize {
         0
     }
-    /// Whether trailers are forwarded too.
+    /// Whether the body's trailers are forwarded too.
     fn passes_trailers(&self) -> bool {
         true
     }
-    /// Called once at the end. `is_whole` says whether the whole body was forwarded.
+    /// Called once when the body ends. `is_whole` says whether the whole body was forwarded.
     fn finish(&mut self, is_whole: bool);
 }
 
-/// The body of a response or request in transit.
+/// The body of a response or request that guard sends.
 pub(super) enum ProxiedBody {
     /// A message that guard itself sends.
     Message(Option<Bytes>),
@@ -144,7 +144,7 @@ impl Drop for ProxiedBody {
 /// A request body sent in chunks, because a TLS connection copies every chunk before it sends it.
 pub(super) struct ChunkedBody(pub(super) Bytes);
 
-/// Bytes per chunk.
+/// The number of bytes in a chunk.
 const CHUNK: usize = 64 << 10;
 
 impl Body for ChunkedBody {
@@ -172,7 +172,7 @@ impl Body for ChunkedBody {
     }
 }
 
-/// A response with a message from guard. The line is also the HTTP reason phrase, because some clients show only that.
+/// A response with a message from guard. `line` is also the HTTP reason phrase, because some clients show only that.
 pub(super) fn message_response(status: StatusCode, rule: &str, line: &str) -> Response<ProxiedBody> {
     let mut response = Response::new(ProxiedBody::message(format!("{line}\n")));
     *response.status_mut() = status;
@@ -188,7 +188,7 @@ pub(super) fn message_response(status: StatusCode, rule: &str, line: &str) -> Re
     response
 }
 
-/// Removes hop-by-hop headers, and those that a `Connection` header names.
+/// Removes the hop-by-hop headers, including those that a `Connection` header names.
 pub(super) fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(hyper::header::CONNECTION)

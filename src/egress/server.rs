@@ -1,8 +1,8 @@
 //! The network thread: accepts connections on the listeners, identifies the peer, and passes each connection to the
 //! proxy, the DNS server or a gateway.
 //!
-//! It serves all connections of one run on a single-threaded runtime. It must never serve a connection that
-//! the supervisor has not announced ([`PeerRegistry`]).
+//! The thread serves all connections of one run on a single-threaded runtime. It must never serve a connection that the
+//! supervisor has not announced ([`PeerRegistry`]).
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -41,7 +41,7 @@ use crate::transcript::{EventType, Recorder};
 
 /// Default limit on simultaneous connections.
 const DEFAULT_MAX_CONNECTIONS: usize = 512;
-/// Upper bound for the raised descriptor limit; enough for any policy.
+/// The descriptor limit is raised to at most this value, which is enough for the connections of any policy.
 const MAX_DESCRIPTORS: u64 = 1 << 18;
 /// Time limit for receiving request headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,27 +57,27 @@ pub struct Bounds {
     pub upload: Option<u64>,
     /// Maximum number of bytes that the run may receive.
     pub download: Option<u64>,
-    /// Maximum transfer rate, both directions added.
+    /// Maximum transfer rate of all connections together, sent and received bytes added.
     pub bytes_per_second: Option<u64>,
 }
 
-/// What a listener serves.
+/// Which service a listener provides.
 pub enum ListenerKind {
-    /// The proxy, for every host that the rules allow.
+    /// The proxy, through which the run reaches every host that the rules allow.
     Proxy,
-    /// The gateway to one API.
+    /// The gateway to one API, with its configuration.
     Gateway(Box<GatewayPlan>),
 }
 
-/// A bound loopback listener, which no thread serves yet.
+/// A loopback listener that is bound but not served yet.
 pub struct BoundListener {
-    /// The service behind the listener.
+    /// The service that the listener provides.
     pub kind: ListenerKind,
     /// The listening socket.
     pub listener: StdListener,
 }
 
-/// Inputs of the network thread.
+/// Everything that the network thread needs to serve a run.
 pub struct ProxyConfig {
     /// The listeners; the first is the proxy's.
     pub listeners: Vec<BoundListener>,
@@ -87,15 +87,15 @@ pub struct ProxyConfig {
     pub rules: Arc<NetworkRules>,
     /// The upstream proxy of this machine, if one is configured.
     pub proxy: UpstreamProxy,
-    /// Network limits.
+    /// Limits on the run's connections and traffic.
     pub bounds: Bounds,
-    /// Model usage limits.
+    /// Limits on the run's model usage.
     pub budget: Budget,
     /// Receives an event for every request and refusal.
     pub recorder: Recorder,
-    /// Incremented with all traffic, so that guard does not end a run with traffic as idle.
+    /// Incremented on all traffic, so that guard does not end a run as idle while it has traffic.
     pub activity: Arc<AtomicU64>,
-    /// Set when a gateway refused a request because a budget is used up. guard then ends the run.
+    /// Set when a gateway refuses a request because a budget is used up. guard then ends the run.
     pub exhausted: Arc<AtomicBool>,
 }
 
@@ -113,22 +113,23 @@ impl ProxyConfig {
 /// Network statistics of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Traffic per host.
+    /// Traffic per host and port.
     pub rows: Vec<HostTraffic>,
-    /// Model usage.
+    /// Model usage: requests, tokens and cost.
     pub spent: Spent,
     /// The number of refused connections and requests.
     pub refusals: u64,
 }
 
-/// The running network thread.
+/// A handle to the running network thread.
 pub struct Handle {
     thread: JoinHandle<Traffic>,
     end: oneshot::Sender<()>,
 }
 
 impl Handle {
-    /// Stops the thread, closes every connection and returns the totals. Call it when no process of the run is left.
+    /// Stops the thread, closes every connection and returns the run's totals. Call it when no process of the run is
+    /// left.
     pub fn finish(self) -> Traffic {
         let _ = self.end.send(());
         self.thread.join().unwrap_or_default()
@@ -162,7 +163,8 @@ pub fn start(config: ProxyConfig) -> io::Result<Handle> {
 }
 
 /// Raises the descriptor limit of this process. A connection takes two descriptors and the usual limit is 1024, so the
-/// supervisor, which needs some for every reply, could run out. The run has already started and keeps its own limit.
+/// supervisor could run out of the descriptors that it needs for its replies. The run has already started and keeps its
+/// own limit.
 fn raise_descriptor_limit() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(MAX_DESCRIPTORS)), hard);
@@ -184,14 +186,14 @@ pub(super) struct ProxyState {
     down: Cell<u64>,
     refusals: Cell<u64>,
     unknown_peers: Cell<u64>,
-    /// The last refused DNS lookup.
+    /// The last refused DNS lookup: who made it, and the name.
     last_lookup: RefCell<Option<(Peer, String)>>,
-    /// When the bytes forwarded so far may be complete under the rate limit.
+    /// The earliest time at which the bytes forwarded so far comply with the rate limit.
     due: Cell<Option<Instant>>,
 }
 
 impl ProxyState {
-    /// Records a refusal.
+    /// Counts a refusal and records it as an event.
     pub(super) fn refused(&self, peer: Peer, host: &str, port: u16, what: &str, rule: &str, reason: &str) {
         self.refusals.set(self.refusals.get() + 1);
         self.host_stats.update(host, port, |row| row.refused += 1);
@@ -202,14 +204,15 @@ impl ProxyState {
         self.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 
-    /// Whether this refused lookup differs from the previous one in name or peer. Repeated ones are recorded once.
+    /// Whether this refused lookup differs from the previous one in name or peer. A repeated lookup is recorded only
+    /// once.
     pub(super) fn is_new_refused_lookup(&self, peer: Peer, name: &str) -> bool {
         let now = (peer, name.to_string());
         let before = self.last_lookup.replace(Some(now));
         before.is_none_or(|(last_peer, last_name)| last_peer != peer || last_name != name)
     }
 
-    /// The synthetic address of a name.
+    /// The synthetic address of a name; `None` if the run has reached its limit of names.
     pub(super) fn address_of(&self, name: &str) -> Option<std::net::Ipv4Addr> {
         self.peer_registry.address_of(name)
     }
@@ -251,17 +254,18 @@ pub(super) struct ByteCounter {
 }
 
 impl ByteCounter {
-    /// Counts bytes about to be sent. Returns `false`, and records a refusal, if they exceed the upload limit.
+    /// Counts bytes that are about to be sent. Returns `false`, and records a refusal, if the total exceeds the upload
+    /// limit.
     pub(super) fn count_sent(&self, count: usize) -> bool {
         self.add(count, &self.up, &self.state.up, self.state.bounds.upload, "sent")
     }
 
-    /// Counts received bytes. Returns `false`, and records a refusal, if they exceed the download limit.
+    /// Counts received bytes. Returns `false`, and records a refusal, if the total exceeds the download limit.
     pub(super) fn count_received(&self, count: usize) -> bool {
         self.add(count, &self.down, &self.state.down, self.state.bounds.download, "received")
     }
 
-    /// Takes back bytes that were not sent after all.
+    /// Subtracts bytes that were counted as sent but were not sent after all.
     pub(super) fn uncount_sent(&self, count: usize) {
         self.up.set(self.up.get().saturating_sub(count as u64));
         self.state.up.set(self.state.up.get().saturating_sub(count as u64));
@@ -271,12 +275,12 @@ impl ByteCounter {
         self.requests.set(self.requests.get() + 1);
     }
 
-    /// Bytes sent and received so far.
+    /// The bytes of this connection or request so far: (sent, received).
     pub(super) fn totals(&self) -> (u64, u64) {
         (self.up.get(), self.down.get())
     }
 
-    /// The refusal to report, if this connection has reached a limit.
+    /// The refusal to report, if a traffic limit was reached on this connection.
     pub(super) fn limit_refusal(&self) -> Option<NetworkRefusal> {
         let reason = "The run has reached the upload or download limit of its policy.";
         self.limit_reached.get().then(|| NetworkRefusal::new("network.limit", reason, ""))
@@ -312,7 +316,7 @@ impl ByteCounter {
         true
     }
 
-    /// Waits as long as the rate limit requires.
+    /// Waits until the rate limit allows further bytes.
     pub(super) async fn pace(&self) {
         // Sleep only if more than a little ahead.
         let ahead = Duration::from_millis(5);
@@ -333,7 +337,7 @@ impl Drop for ByteCounter {
     }
 }
 
-/// Counts one connection against the connection limit until it is dropped.
+/// Counts one connection against the connection limit. Dropping the permit frees its place.
 struct ConnectionPermit(Rc<ProxyState>);
 
 impl ConnectionPermit {
@@ -461,7 +465,7 @@ async fn accept_connections(listener: TcpListener, backend: Backend, state: Rc<P
     }
 }
 
-/// A shared [`ConnectionPermit`]. A tunnel keeps a copy, because it outlives the request that opened it.
+/// A shared [`ConnectionPermit`]. A tunnel keeps a clone, because it outlives the request that opened it.
 pub(super) type SharedPermit = Rc<dyn std::any::Any>;
 
 async fn serve_connection(

@@ -14,13 +14,13 @@ use tokio::time::timeout;
 
 use crate::policy::{Host, HostError, unmap_ipv4};
 
-/// Time limit of the whole handshake.
+/// Time limit for the whole SOCKS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The requested destination: the parsed host, its text and the port.
+/// The destination that a client requested: the parsed host, the host as text, and the port.
 pub(super) type Destination = (Result<Host, HostError>, String, u16);
 
-/// SOCKS reply codes.
+/// SOCKS reply codes that guard sends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Code {
     Granted = 0,
@@ -30,13 +30,13 @@ pub(super) enum Code {
     NoSuchCommand = 7,
 }
 
-/// Sends the reply to a request.
+/// Sends the reply to a SOCKS request.
 pub(super) async fn send_reply(stream: &mut TcpStream, code: Code) -> std::io::Result<()> {
     stream.write_all(&[5, code as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }
 
-/// Performs the handshake and reads the request. `None` if the request is not valid; an error reply is sent if the
-/// protocol has one.
+/// Performs the SOCKS handshake and reads the request. Returns `None` if the request is not valid; if SOCKS has an
+/// error code for the problem, the client has received it.
 pub(super) async fn handshake(stream: &mut TcpStream) -> Option<Destination> {
     timeout(HANDSHAKE_TIMEOUT, exchange(stream)).await.ok()?.ok().flatten()
 }

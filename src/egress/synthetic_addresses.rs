@@ -1,27 +1,28 @@
 //! Maps names that the run has looked up to synthetic addresses and back.
 //!
-//! The run gets no real addresses, because it cannot connect to them anyway. Every name gets an address from
-//! 198.18.0.0/15, which is never routed. The supervisor translates a connect to that address back to the name, and the
-//! connection is judged and made by name.
+//! The run gets no real addresses, because it cannot connect to them anyway. Every name gets a synthetic address from
+//! 198.18.0.0/15, which is never routed. When the run connects to such an address, the supervisor translates it back to
+//! the name, and guard judges and opens the connection by that name.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The network address of 198.18.0.0/15.
 const NET: u32 = 0xc612_0000;
-/// Limit on names per run. A name has at most 253 bytes, so they take about two megabytes.
+/// Limit on names per run. A name has at most 253 bytes, so all names together take about two megabytes.
 const MOST_NAMES: usize = 4096;
 
-/// The names that one run has looked up, with their addresses.
+/// The names that one run has looked up, and the synthetic address of each.
 #[derive(Debug, Default)]
 pub(super) struct SyntheticAddresses {
     numbers: HashMap<String, u32>,
-    /// The names, in the order of their addresses.
+    /// The names that have been looked up, in the order of their addresses.
     names: Vec<String>,
 }
 
 impl SyntheticAddresses {
-    /// The address of a name, which stays the same for the whole run; `None` if the run has reached its limit of names.
+    /// The synthetic address of a name, which stays the same for the whole run. `None` if the name is new and the run
+    /// has reached its limit of names.
     pub(super) fn address_of(&mut self, name: &str) -> Option<Ipv4Addr> {
         let number = match self.numbers.get(name) {
             Some(number) => *number,

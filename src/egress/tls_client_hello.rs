@@ -1,46 +1,46 @@
 //! Reads the server name from the first bytes of a TLS connection.
 //!
-//! A tunnel is opened for one host. The TLS client must name the same host, because otherwise a server with many names
-//! could serve another one. The parser is strict and reads only the ClientHello: everything that two parsers could read
-//! differently is [`Hello::Malformed`]. Nothing is decrypted, and only the name is kept.
+//! A tunnel is opened for one host. The TLS client must name the same host, because a server with many names could
+//! otherwise serve a different one of them. The parser is strict and reads only the ClientHello: everything that two
+//! parsers could read differently is [`Hello::Malformed`]. Nothing is decrypted, and only the name is kept.
 
-/// Size limit of a ClientHello without headers. Real ones have about 0.5 KiB, with post-quantum keys 2 KiB.
+/// Size limit of a ClientHello without headers. Real ClientHellos have about 0.5 KiB, or 2 KiB with post-quantum keys.
 const MAX_MESSAGE: usize = 16 * 1024;
 /// Limit on the TLS records of a ClientHello. Real clients use one or two.
 const MAX_RECORDS: usize = 64;
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;
-/// The number of bytes with which [`read`] never returns [`Hello::Incomplete`].
+/// Given this many bytes, [`read`] never returns [`Hello::Incomplete`].
 pub const LIMIT: usize = MESSAGE_HEADER + MAX_MESSAGE + MAX_RECORDS * RECORD_HEADER;
 
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: usize = 0;
-/// Extensions that contain an encrypted inner hello: ECH and its draft.
+/// TLS extensions that contain an encrypted inner ClientHello: ECH and its draft version.
 const ENCRYPTED: [usize; 2] = [0xfe0d, 0xffce];
 const HOST_NAME: u8 = 0;
 
-/// What the first bytes of a connection contain.
+/// What the first bytes of a client contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hello {
-    /// Valid so far, but more bytes are needed.
+    /// The start of a valid ClientHello; more bytes are needed.
     Incomplete,
-    /// Not TLS.
+    /// The bytes are not TLS.
     NotTls,
-    /// TLS that no honest client sends, or that servers could read differently.
+    /// A ClientHello that no honest client sends, or that servers could read in different ways.
     Malformed,
-    /// The real name is encrypted (ECH), and the readable one may be anything. A client that only pretends to use ECH
-    /// (GREASE) looks the same.
+    /// The real server name is encrypted (ECH), so the readable one may be anything. A client that only pretends to use
+    /// ECH (GREASE) looks the same.
     Hidden,
-    /// A ClientHello without a name: the client connects by address.
+    /// A ClientHello without a server name: the client connects by address.
     Nameless,
-    /// The `server_name`, in lower case and without a trailing dot. It may look like an IPv4 address, because some
-    /// clients wrongly send those. Compare it with the allowed host; do not resolve it.
+    /// The server name, in lower case and without a trailing dot. It may look like an IPv4 address, because some
+    /// clients wrongly send addresses. Compare the name with the allowed host; do not resolve it.
     Named(String),
 }
 
-/// Reads the first bytes of a client. Every prefix of a valid hello is [`Hello::Incomplete`]; bytes after the hello
-/// are ignored.
+/// Reads the first bytes of a client. Every incomplete prefix of a valid ClientHello is [`Hello::Incomplete`]; bytes
+/// after the ClientHello are ignored.
 pub fn read(bytes: &[u8]) -> Hello {
     // Content type and major version identify TLS as soon as they have arrived.
     if bytes.first().is_some_and(|&kind| kind != HANDSHAKE) || bytes.get(1).is_some_and(|&major| major != 3) {
@@ -55,10 +55,10 @@ pub fn read(bytes: &[u8]) -> Hello {
     body.skip(MESSAGE_HEADER).and_then(|()| client_hello(&mut body)).unwrap_or(Hello::Malformed)
 }
 
-/// The hello is malformed. It is refused, so no details are needed.
+/// The ClientHello is malformed. The connection is refused, so no details are needed.
 struct MalformedHello;
 
-/// Walks the records and returns the length of the ClientHello once it is complete.
+/// Walks the TLS records and returns the length of the ClientHello; `None` if it is not complete yet.
 fn message(bytes: &[u8]) -> Result<Option<usize>, MalformedHello> {
     let mut header = [0; MESSAGE_HEADER];
     let mut total = 0;
@@ -98,12 +98,12 @@ fn message(bytes: &[u8]) -> Result<Option<usize>, MalformedHello> {
     Err(MalformedHello)
 }
 
-/// Reads the bytes of the ClientHello across the records that [`message`] has validated.
+/// Reads the bytes of a ClientHello that is spread over several TLS records, which [`message`] has validated.
 struct Body<'a> {
     rest: &'a [u8],
-    /// Bytes left in the record.
+    /// Bytes left in the current TLS record.
     record: usize,
-    /// Bytes left in the message.
+    /// Bytes left in the ClientHello.
     left: usize,
 }
 
@@ -120,7 +120,7 @@ impl Body<'_> {
         Ok(())
     }
 
-    /// Moves to the next record if this one is used up.
+    /// Moves to the next TLS record if the current one is used up.
     fn open(&mut self) -> Result<(), MalformedHello> {
         if self.record == 0 {
             let (&[_, _, _, high, low], rest) = self.rest.split_first_chunk().ok_or(MalformedHello)?;

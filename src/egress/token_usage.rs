@@ -1,14 +1,14 @@
 //! Reads token usage from an API's response as it passes.
 //!
-//! A [`Scanner`] only observes: it never changes, delays or refuses anything. Responses are event streams (`data:`
-//! lines with JSON) or JSON. Documents without usage keys are not parsed; of the others only the wanted paths are
-//! read. Memory is bounded: what does not fit is not counted, and [`Scanner::finish`] says so.
+//! A [`Scanner`] only observes a response: it never changes, delays or refuses anything. Responses are event streams
+//! (`data:` lines with JSON) or JSON. Documents without usage keys are not parsed; in the others only the configured
+//! paths are read. Memory is bounded: data that exceeds the limit is not counted, and [`Scanner::finish`] says so.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Size limit of an event, or of a body that is not an event stream.
+/// Size limit of one event, or of a whole body that is not an event stream.
 const LIMIT: usize = 16 * 1024 * 1024;
 
 pub use crate::policy::UsagePlaces as Places;
@@ -16,27 +16,27 @@ pub use crate::policy::UsagePlaces as Places;
 /// The token usage that an API reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Input tokens.
+    /// Input tokens, including those read from the cache.
     pub input: u64,
-    /// Output tokens.
+    /// Output tokens, which the model generated.
     pub output: u64,
     /// Input tokens read from the cache, which cost less.
     pub cached: u64,
 }
 
-/// Scans one response.
+/// Scans one response for token usage.
 #[derive(Debug)]
 pub struct Scanner {
     counts: Counts,
     is_event_stream: bool,
-    /// The incomplete last line of an event stream, or the whole body so far.
+    /// In an event stream, the incomplete last line; otherwise the whole body so far.
     line: Vec<u8>,
-    /// The data of the incomplete last event.
+    /// The data of the last event, which is not complete yet.
     event: Vec<u8>,
-    /// The line or body exceeded the limit; the scanner skips the rest of it.
+    /// Whether the current line or body exceeded the size limit. The scanner skips the rest of it.
     is_line_lost: bool,
     is_event_lost: bool,
-    /// The last byte was a carriage return: a line feed after it does not start another line.
+    /// Whether the last byte was a carriage return. A line feed after it then belongs to the same line end.
     after_return: bool,
     is_first_line: bool,
 }
@@ -85,12 +85,13 @@ impl Scanner {
         self.append(rest);
     }
 
-    /// The number of bytes that the scanner holds.
+    /// The number of bytes that the scanner holds in memory.
     pub fn held(&self) -> usize {
         self.line.len() + self.event.len()
     }
 
-    /// Frees the scanner's memory and skips the current event. [`Scanner::finish`] then reports an incomplete result.
+    /// Frees the scanner's memory and skips the current event. [`Scanner::finish`] will then report an incomplete
+    /// result.
     pub fn give_up(&mut self) {
         self.line = Vec::new();
         self.event = Vec::new();
@@ -98,12 +99,13 @@ impl Scanner {
         self.counts.is_complete = false;
     }
 
-    /// The usage so far. Zero for a body that is not an event stream, which is only parsed at its end.
+    /// The usage found so far. Zero for a body that is not an event stream, because such a body is parsed only at its
+    /// end.
     pub fn tokens(&self) -> Tokens {
         self.counts.tokens()
     }
 
-    /// The usage, and whether everything could be read. If not, the numbers are too low or missing.
+    /// The usage found, and whether the whole response could be read. If not, the numbers are too low or missing.
     pub fn finish(mut self) -> (Tokens, bool) {
         if self.is_event_stream {
             // Some servers close the connection without ending the last event.
@@ -115,7 +117,7 @@ impl Scanner {
         (self.counts.tokens(), self.counts.is_complete)
     }
 
-    /// Appends to the line, up to the limit.
+    /// Appends bytes to `self.line`, up to the size limit.
     fn append(&mut self, bytes: &[u8]) {
         if self.is_line_lost {
             return;
@@ -176,14 +178,14 @@ impl Scanner {
     }
 }
 
-/// The largest value seen for every configured usage entry. APIs repeat their counts while they grow.
+/// The largest value seen for every configured usage entry. APIs report the same count repeatedly while it grows.
 #[derive(Debug)]
 struct Counts {
     paths: Node,
-    /// The last keys of all paths, quoted. A document without any of them contains no usage.
+    /// The last key of every configured path, in quotes. A document that contains none of these keys contains no usage.
     keys: Vec<String>,
     largest: Vec<u64>,
-    /// Offsets in `largest` where the output and cached entries begin.
+    /// The offset in `largest` where the entries for output tokens begin; `cached` is the same for cached tokens.
     output: usize,
     cached: usize,
     is_complete: bool,
@@ -243,7 +245,7 @@ impl Counts {
 #[derive(Debug, Default)]
 struct Node {
     children: Vec<(String, Node)>,
-    /// The entries whose path ends at this node.
+    /// Indices of the usage entries whose path ends at this node.
     entries: Vec<usize>,
 }
 
@@ -257,7 +259,8 @@ impl Node {
     }
 }
 
-/// Walks a document along a [`Node`] and skips the rest. Recurses no deeper than the paths are long.
+/// Walks a JSON document along the paths of a [`Node`] and skips everything else. Recurses no deeper than the longest
+/// path.
 struct Walk<'a> {
     node: &'a Node,
     is_top: bool,
@@ -299,7 +302,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 
-    /// A response may be a list of documents. Lists further inside are not usage data.
+    /// A response may be a list of documents. Lists at deeper levels are not usage data.
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         if self.is_top {
             let node = self.node;
@@ -317,7 +320,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 
-    /// Protocol buffers encode large integers as strings.
+    /// Reads a number in quotes: the JSON form of protocol buffers encodes large integers as strings.
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
         if let Ok(count) = text.parse() {
             self.count(count);
@@ -343,7 +346,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// Deserializes a key into the child node of that name, if there is one.
+/// Reads a key of a JSON object and returns the child node of that name, if there is one.
 struct Key<'a>(&'a Node);
 
 impl<'de, 'a> DeserializeSeed<'de> for Key<'a> {

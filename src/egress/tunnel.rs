@@ -20,36 +20,36 @@ use crate::policy::Host;
 
 /// Time limit for receiving the whole TLS ClientHello.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(30);
-/// A tunnel that is idle for this long is closed.
+/// How long a tunnel may be idle before it is closed.
 const IDLE: Duration = Duration::from_secs(15 * 60);
-/// The idle limit once one side has closed.
+/// How long a tunnel may be idle if one side has already closed its direction.
 const HALF_IDLE: Duration = Duration::from_secs(60);
-/// Bytes per read.
+/// The maximum number of bytes per read.
 const BUFFER_SIZE: usize = 256 << 10;
 /// After a read of at least this many bytes, the tunnel switches to `splice`, so that the kernel moves the bytes.
 const SPLICE_THRESHOLD: usize = 64 << 10;
-/// After many reads of fewer bytes than this, the tunnel returns to normal reads.
+/// If many reads return fewer bytes than this, the tunnel switches from `splice` back to normal reads.
 const SMALL_READ: usize = 4 << 10;
-/// Pipe size for splice.
+/// Size of the pipe through which `splice` moves bytes.
 const PIPE_SIZE: i32 = 256 << 10;
 
 thread_local! {
-    /// One buffer for all tunnels, which works because it never holds data across an await.
+    /// One buffer that all tunnels share: it never holds data across an await.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER_SIZE].into_boxed_slice());
 }
 
 /// The result of checking the client's first bytes.
 pub(super) enum FirstBytes {
-    /// Valid; these bytes must be forwarded.
+    /// The bytes are valid. They are returned because they must still be forwarded.
     Valid(Vec<u8>),
-    /// The client does not speak TLS, or names another host than the allowed one.
+    /// The client does not speak TLS, or names a different host than the allowed one.
     Refused(NetworkRefusal),
     /// The client disconnected, or did not send a ClientHello in time.
     Closed,
 }
 
-/// Reads the client's first bytes, which must be a TLS ClientHello with the name of the allowed host. `early` holds bytes
-/// that arrived together with the request for the tunnel.
+/// Reads the client's first bytes, which must be a TLS ClientHello with the name of the allowed host. `early` holds
+/// bytes that have already arrived, together with the request for the tunnel.
 pub(super) async fn check_first_bytes(client: &TcpStream, early: Vec<u8>, host: &Host) -> FirstBytes {
     let mut bytes = early;
     let refused = |reason: String| {
@@ -101,13 +101,14 @@ pub(super) async fn check_first_bytes(client: &TcpStream, early: Vec<u8>, host: 
     }
 }
 
-/// When bytes were last forwarded, and whether one side has closed. Decides when a tunnel is idle.
+/// Decides when a tunnel is idle: knows when bytes were last forwarded, and whether one side has closed.
 struct IdleClock {
     last: Cell<Instant>,
     is_half_closed: Cell<bool>,
 }
 
-/// Forwards both directions until both sides have closed or the tunnel is idle. `up` and `down` are sent first.
+/// Forwards both directions until both sides have closed or the tunnel is idle. Before that, sends the bytes `up` to
+/// the host and `down` to the client.
 pub(super) async fn carry(
     client: &TcpStream,
     server: &TcpStream,
@@ -212,12 +213,12 @@ enum Step {
     Done,
     Wait,
     Unwritten(Vec<u8>),
-    /// A large read: more data is likely to follow.
+    /// A large read, after which more data is likely to follow. The bytes must still be forwarded.
     LargeRead(Vec<u8>),
     End,
 }
 
-/// A pipe through which the kernel moves bytes between sockets (splice).
+/// A pipe through which the kernel moves bytes between two sockets (`splice`).
 struct Pipe {
     out: OwnedFd,
     into: OwnedFd,
@@ -231,7 +232,7 @@ impl Pipe {
         Ok(Self { out, into })
     }
 
-    /// Moves bytes as long as reads are large. Returns whether the source has reached its end.
+    /// Moves bytes through the pipe as long as reads are large. Returns whether the source has reached its end.
     async fn carry(
         &self,
         from: &TcpStream,
@@ -295,7 +296,7 @@ async fn send(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a message from guard; gives up after five seconds if the client does not read it.
+/// Sends a message from guard to the client. Gives up after five seconds if the client does not read it.
 pub(super) async fn send_briefly(to: &TcpStream, bytes: &[u8]) {
     let _ = timeout(Duration::from_secs(5), send(to, bytes)).await;
 }

@@ -19,19 +19,19 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 use super::dial::UpstreamProxy;
 use crate::policy::Host;
 
-/// Time limit of the TLS handshake.
+/// Time limit for the TLS handshake.
 const TLS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The base URL of an API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
-    /// Whether to use TLS with a verified certificate.
+    /// Whether to use TLS (`https://`), which requires a valid certificate.
     pub is_tls: bool,
     /// The API's host.
     pub host: Host,
     /// The API's port.
     pub port: u16,
-    /// Prefix of every request path: empty, or for example `/v1`.
+    /// Prefix of every request path: empty, or a path such as `/v1`.
     pub prefix: String,
 }
 
@@ -39,14 +39,14 @@ pub struct Upstream {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a valid API URL: {problem}")]
 pub struct UpstreamError {
-    /// The given text.
+    /// The text that was given as the URL.
     text: String,
-    /// Why it is invalid.
+    /// Why the text is not a valid base URL.
     problem: String,
 }
 
 impl Upstream {
-    /// Parses a URL. Plain HTTP is allowed only to this machine, because requests carry a key.
+    /// Parses a base URL. Plain HTTP is allowed only to this machine, because requests contain a key.
     pub fn parse(text: &str) -> Result<Self, UpstreamError> {
         let bad = |problem: &str| UpstreamError { text: text.to_string(), problem: problem.to_string() };
         let (is_tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
@@ -85,7 +85,7 @@ impl Upstream {
         }
     }
 
-    /// Connects to the API, through the upstream proxy if one applies. The error names the API.
+    /// Connects to the API, through the upstream proxy if one applies. The message of an error names the API.
     pub(super) async fn connect(
         &self,
         proxy: &UpstreamProxy,

@@ -1,4 +1,5 @@
-//! Client for GitHub's REST API. Takes a path below the repository's URL, returns the status and the JSON body.
+//! Client for GitHub's REST API. Takes a path below the repository's URL; returns the status and the JSON body of the
+//! response.
 //!
 //! Requests are retried on server errors and rate limits. Error texts never contain the token.
 
@@ -16,10 +17,10 @@ use crate::egress::{ApiRequest, ApiResponse, Client};
 
 /// Maximum size of a response body, in bytes.
 const LARGEST: usize = 4 << 20;
-/// Delays before each retry.
+/// The delays before the first, second and third retry.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_millis(1000), Duration::from_millis(2000)];
-/// Maximum length of a service's error text that guard repeats.
+/// Maximum length of a service's error text that guard shows.
 const LONGEST_WORDS: usize = 300;
 
 pub(super) struct Api<'a> {
@@ -28,7 +29,7 @@ pub(super) struct Api<'a> {
     client: Client,
 }
 
-/// Why a request has no usable response. The texts are cleaned: without the token and control characters.
+/// Why a request has no usable response. The messages contain neither the token nor control characters.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
     /// The service cannot be reached.
@@ -36,15 +37,15 @@ pub(super) enum ApiError {
     Unreachable(String),
     #[error("the token has invalid characters")]
     InvalidToken,
-    /// The service answered something else than guard expects; see [`Api::explain`].
+    /// The service sent a response that guard does not expect. Holds the text of [`Api::explain`].
     #[error("{0}")]
     Unexpected(String),
 }
 
-/// A response, whatever its status.
+/// A response of the service, with any status.
 pub(super) struct Answer {
     pub(super) status: u16,
-    /// Null if the body is not JSON.
+    /// The response's JSON body; null if the body is not JSON.
     pub(super) body: Value,
     is_json: bool,
     headers: HeaderMap,
@@ -58,7 +59,7 @@ impl<'a> Api<'a> {
         Ok(Self { github, token, client })
     }
 
-    /// Sends a GET below the repository's URL. `rest` starts with a slash and is already escaped.
+    /// Sends a GET request for a path below the repository's URL. `rest` starts with a slash and is already escaped.
     pub(super) fn get(&self, rest: &str) -> Result<Answer, ApiError> {
         self.call(&Method::GET, rest, None)
     }
@@ -114,7 +115,7 @@ impl<'a> Api<'a> {
         })
     }
 
-    /// Describes an unexpected response for an error message.
+    /// Describes an unexpected response, as text for an error message.
     pub(super) fn explain(&self, answer: &Answer) -> String {
         let status = answer.status;
         let words = self.sanitize(&answer.error_text());
@@ -144,7 +145,7 @@ impl<'a> Api<'a> {
         }
     }
 
-    /// Removes the token and terminal control characters, and truncates.
+    /// Removes the token and terminal control characters from a text, and truncates it.
     fn sanitize(&self, text: &str) -> String {
         let text = self.token.map_or(text.to_string(), |token| token.redact(text));
         text.chars().filter(|c| !crate::terminal_text::is_unsafe(*c)).take(LONGEST_WORDS).collect()
@@ -162,7 +163,7 @@ impl Answer {
         }
     }
 
-    /// The service's own error text: `message`, and the messages of `errors`.
+    /// The error text in the response: `message`, and the messages of `errors`.
     pub(super) fn error_text(&self) -> String {
         let text = |value: &Value| value["message"].as_str().map(str::to_string);
         let errors = self.body["errors"].as_array().into_iter().flatten().filter_map(text);
@@ -188,7 +189,7 @@ impl Answer {
                 || self.number("x-ratelimit-remaining") == Some(0))
     }
 
-    /// The minimum delay before a retry; `None` if a retry would not help.
+    /// How long to wait at least before a retry; `None` if a retry would not help.
     fn retry_delay(&self) -> Option<Duration> {
         let is_used_up = self.number("x-ratelimit-remaining") == Some(0);
         let is_server_error = (500..=599).contains(&self.status);

@@ -6,9 +6,9 @@
 //!                                  └──► pull_request finds the open pull request, or opens a new one
 //! ```
 //!
-//! A token is sent only to the API that the user's environment names, or to GitHub's own: never to a host
-//! that a repository's configuration or a redirect names. What cannot be determined is reported as unknown,
-//! never as "protected".
+//! A token is sent only to the API that the user's environment names, or to GitHub's own: never to a host that a
+//! repository's configuration or a redirect names. If protection cannot be determined, it is reported as unknown, never
+//! as "protected".
 #![forbid(unsafe_code)]
 
 mod api;
@@ -33,7 +33,7 @@ pub enum ForgeError {
     /// git failed, or the repository cannot be used.
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-    /// guard refuses the operation, or a precondition is not met.
+    /// guard refuses to perform the operation, or a precondition is not met.
     #[error("{problem}")]
     Refused {
         /// What was refused, and why.
@@ -41,7 +41,7 @@ pub enum ForgeError {
         /// What the user can do next.
         hint: String,
     },
-    /// The remote's branch has commits that the local branch lacks.
+    /// The branch at the remote has commits that the local branch lacks.
     #[error("the branch {branch} of the remote {remote} has commits that are not local; nothing was pushed")]
     NotForward {
         /// The short name of the branch.
@@ -77,7 +77,7 @@ impl ForgeError {
     }
 }
 
-/// Strips `refs/heads/`.
+/// Removes the prefix `refs/heads/` from the name of a branch.
 fn short(branch: &str) -> &str {
     branch.strip_prefix("refs/heads/").unwrap_or(branch)
 }

@@ -1,7 +1,9 @@
-//! Determines whether a branch of the remote is protected: changes only by pull request, and no force pushes.
+//! Determines whether a branch at the remote is protected, so that it changes only by pull request and rejects force
+//! pushes.
 //!
-//! GitHub has two mechanisms, which add up: rulesets (of the repository and its organization), readable by
-//! everyone who can read the repository, and the older branch protection, readable only by administrators.
+//! GitHub has two mechanisms, and a branch has the protections of both: rulesets (of the repository and its
+//! organization), readable by everyone who can read the repository, and the older branch protection, readable only by
+//! administrators.
 
 use std::ops::BitOr;
 
@@ -12,7 +14,7 @@ use super::remote::{GitHub, Remote};
 use super::short;
 use super::token::Token;
 
-/// Maximum number of pages of rules to read.
+/// Maximum number of pages that are read from GitHub's list of rules.
 const MOST_PAGES: usize = 10;
 
 /// The protection of a branch.
@@ -21,19 +23,19 @@ const MOST_PAGES: usize = 10;
 pub enum Protection {
     /// A pull request is required, and force pushes are blocked.
     Protected,
-    /// The branch is known to lack some protection.
+    /// The branch is known to lack at least one of the required protections.
     Unprotected {
-        /// What is missing, as text for the user.
+        /// The missing protections, as text for the user.
         missing: Vec<String>,
     },
     /// The protection cannot be determined. Callers must never treat this as protected.
     Unknown {
-        /// Why it cannot be determined.
+        /// Why the protection cannot be determined.
         why: String,
     },
 }
 
-/// Protections known to be in force.
+/// The protections of a branch that are known to be in force.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct InForce {
     pull_request: bool,
@@ -51,7 +53,7 @@ impl BitOr for InForce {
     }
 }
 
-/// The result of one mechanism: what is in force, and what could not be read.
+/// What one of GitHub's mechanisms says about a branch: the protections in force, and what could not be read.
 #[derive(Debug, Default)]
 struct Found {
     in_force: InForce,
@@ -122,13 +124,13 @@ fn rules(api: &Api<'_>, branch: &str) -> Found {
     Found { problem: Some(format!("there are more than {MOST_PAGES} pages of rules")), ..found }
 }
 
-/// The `type` of every rule; `None` if the response is not a list of rules.
+/// The value of `type` in every rule of a response; `None` if the response is not a list of rules.
 fn types_of(answer: &Answer) -> Option<Vec<&str>> {
     let rules = answer.body.as_array().filter(|_| answer.status == 200)?;
     rules.iter().map(|rule| rule["type"].as_str()).collect()
 }
 
-/// Reads the older branch protection.
+/// Reads the older branch protection, which GitHub also calls classic.
 fn classic(api: &Api<'_>, token: Option<&Token>, branch: &str) -> Found {
     if token.is_none() {
         return Found::unreadable("it needs a token; set GH_TOKEN or run `gh auth login`".to_string());

@@ -10,33 +10,33 @@ use super::remote::{GitHub, Remote};
 use super::token::Token;
 use super::{ForgeError, short};
 
-/// GitHub's limits for the title and the body, in characters.
+/// GitHub's limits for the title and the body of a pull request, in characters.
 const LONGEST_TITLE: usize = 256;
 const LONGEST_BODY: usize = 65_536;
-/// Appended to a text that was truncated.
+/// The text that is appended to a truncated body.
 const CUT: &str = "\n\n… (cut here: the text was too long)";
 
-/// The contents of a pull request.
+/// The contents of the pull request to open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal<'a> {
-    /// The branch with the work. It must have been pushed.
+    /// The branch that contains the work. It must already be pushed.
     pub head: &'a str,
-    /// The branch to merge into.
+    /// The branch that the work is to be merged into.
     pub base: &'a str,
-    /// One line; truncated to GitHub's limit.
+    /// The title, a single line. It is truncated to GitHub's limit.
     pub title: &'a str,
-    /// Markdown; truncated to GitHub's limit.
+    /// The description, in Markdown. It is truncated to GitHub's limit.
     pub body: &'a str,
 }
 
 /// A pull request on GitHub.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullRequest {
-    /// The number that GitHub assigned.
+    /// The number that GitHub assigned to the pull request.
     pub number: u64,
-    /// The address of its web page.
+    /// The URL of the pull request's web page.
     pub url: String,
-    /// Whether the pull request was already open. Its title and body were not changed then.
+    /// Whether the pull request was already open. If so, its title and body were not changed.
     pub existed: bool,
 }
 
@@ -88,8 +88,8 @@ fn unexpected(api: &Api<'_>, answer: &Answer) -> ApiError {
     })
 }
 
-/// Finds the open pull request. Compares every field again, because a service that does not know a filter
-/// ignores it.
+/// Finds the open pull request from `head` into `base`. Compares every field of the results, because a service ignores
+/// query filters that it does not know.
 fn find(api: &Api<'_>, github: &GitHub, head: &str, base: &str) -> Result<Option<PullRequest>, ApiError> {
     let whose = &github.pushes_to;
     let label = escaped(&format!("{whose}:{head}"));

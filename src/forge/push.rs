@@ -8,7 +8,7 @@ use super::remote::Remote;
 use super::{ForgeError, short};
 use crate::workspace::{Pushed, Repository};
 
-/// Timeout of a push.
+/// Maximum duration of a push.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Branches that guard never pushes to, whatever the configuration says.
 const NEVER: [&str; 2] = ["main", "master"];

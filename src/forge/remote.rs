@@ -10,11 +10,11 @@ use crate::egress::{Upstream, UpstreamProxy};
 use crate::policy::Host;
 use crate::workspace::Repository;
 
-/// GitHub's host, and its API.
+/// GitHub's host, and the URL of its API.
 const GITHUB: (&str, &str) = ("github.com", "https://api.github.com");
-/// Aliases of GitHub's host. `ssh.github.com` serves ssh on the HTTPS port, for firewalls.
+/// Other names of GitHub's host. `ssh.github.com` serves ssh on the HTTPS port, for networks with a firewall.
 const ALSO_GITHUB: [&str; 2] = ["www.github.com", "ssh.github.com"];
-/// Timeout of one API request.
+/// Maximum duration of one API request.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum length of an owner's or a repository's name.
 const LONGEST: usize = 100;
@@ -24,11 +24,11 @@ const LONGEST: usize = 100;
 pub struct Remote {
     /// git's name for the remote, for example `origin`.
     pub name: String,
-    /// The address to show to the user, without credentials.
+    /// The remote's URL without credentials, to show to the user.
     pub shown: String,
     /// The remote's host; `None` for a local path, or if git needs a remote helper.
     pub host: Option<String>,
-    /// The service that hosts it.
+    /// The service that hosts the remote.
     pub kind: Kind,
 }
 
@@ -37,7 +37,7 @@ pub struct Remote {
 pub enum Kind {
     /// GitHub, or a GitHub Enterprise server that the user's environment names.
     GitHub(Box<GitHub>),
-    /// Anything else: a local directory, or another service.
+    /// Any other remote: a local directory, or another service.
     Other,
 }
 
@@ -48,25 +48,25 @@ pub struct GitHub {
     pub owner: String,
     /// The name of the repository.
     pub repo: String,
-    /// The owner of the repository that pushes go to: differs from `owner` if the remote has a separate push
-    /// URL, for a fork.
+    /// The owner of the repository to which branches are pushed. It differs from `owner` if the remote has a separate
+    /// push URL, for example of a fork.
     pub pushes_to: String,
-    /// The address of the API.
+    /// The URL of GitHub's API.
     pub api: Upstream,
-    /// The proxy on the way to the API.
+    /// The proxy through which guard reaches the API.
     pub proxy: UpstreamProxy,
-    /// Timeout of one request.
+    /// Maximum duration of one API request.
     pub timeout: Duration,
 }
 
 impl Remote {
-    /// Reads the remote of this name; `None` if there is none. `GITHUB_API_URL` and `GITHUB_SERVER_URL` name
-    /// a GitHub Enterprise server, as in GitHub Actions.
+    /// Reads the remote of this name; `None` if the repository has no such remote. `GITHUB_API_URL` and
+    /// `GITHUB_SERVER_URL` name a GitHub Enterprise server, as in GitHub Actions.
     pub fn of(repository: &Repository, name: &str) -> Result<Option<Self>, ForgeError> {
         Self::with(repository, name, |variable| std::env::var(variable).ok())
     }
 
-    /// Like [`Remote::of`], with the environment given by the caller.
+    /// Like [`Remote::of`], but the caller provides the environment variables.
     pub fn with(
         repository: &Repository,
         name: &str,
@@ -112,7 +112,7 @@ impl Remote {
     }
 }
 
-/// The API of a host, if the host is github.com or a GitHub Enterprise server that the environment names. A
+/// The API for a host, if the host is github.com or a GitHub Enterprise server that the user's environment names. A
 /// repository's configuration must not be able to redirect the token.
 fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Upstream>, ForgeError> {
     let filled = |name: &str| variable(name).filter(|text| !text.is_empty());
@@ -137,7 +137,7 @@ fn named_api(text: &str) -> Result<Upstream, ForgeError> {
     Upstream::parse(text).map_err(|error| ForgeError::refused(format!("GITHUB_API_URL: {error}"), hint))
 }
 
-/// Splits `owner/repo` or `owner/repo.git`.
+/// Splits a path of the form `owner/repo` or `owner/repo.git` into owner and repository.
 fn owner_and_repo(path: &str) -> Option<(String, String)> {
     let (owner, repo) = path.trim_matches('/').split_once('/')?;
     let repo = repo.strip_suffix(".git").unwrap_or(repo);
@@ -157,9 +157,9 @@ enum Address {
         port: Option<u16>,
         path: String,
     },
-    /// A local path.
+    /// A path on this machine.
     Local(String),
-    /// Needs a remote helper, or cannot be parsed. Holds only the start of the URL.
+    /// A URL that needs a remote helper or cannot be parsed. Holds only the start of the URL.
     Unknown(String),
 }
 
@@ -201,7 +201,7 @@ impl Address {
         Self::at(scheme, &host, Some(port).filter(|_| place.ends_with(&format!(":{port}"))), path)
     }
 
-    /// `git@host:path`, `[git@host:22]:path`, `git@[::1]:path`.
+    /// Parses an address in the form of scp: `git@host:path`, `[git@host:22]:path`, `git@[::1]:path`.
     fn scp(text: &str) -> Option<Self> {
         let end = match (text.find('['), text.find("]:")) {
             (Some(begin), Some(end)) if begin < text.find(':')? => end + 1,

@@ -15,7 +15,7 @@ use crate::sys::secret::Secret;
 
 /// Environment variables that may hold the token, in order of precedence.
 const VARIABLES: [&str; 2] = ["GH_TOKEN", "GITHUB_TOKEN"];
-/// Timeout of `gh`: it may have to unlock a keyring.
+/// Maximum duration of `gh auth token`, which may have to unlock a keyring.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A GitHub token, and where it came from.
@@ -37,7 +37,7 @@ impl Token {
         Self::with(remote, |variable| std::env::var(variable).ok())
     }
 
-    /// Like [`Token::find`], with the environment given by the caller.
+    /// Like [`Token::find`], but the caller provides the environment variables.
     pub fn with(
         remote: &Remote,
         variable: impl Fn(&str) -> Option<String>,
@@ -71,12 +71,12 @@ impl Token {
         self.source
     }
 
-    /// The value of the `Authorization` header.
+    /// The value of the `Authorization` header for requests with this token.
     pub(super) fn header(&self) -> Vec<u8> {
         [b"Bearer ", self.secret.expose()].concat()
     }
 
-    /// Removes the token from a text: the service may repeat what it was sent.
+    /// Removes the token from a text that the service sent, because the service may repeat what it received.
     pub(super) fn redact(&self, text: &str) -> String {
         // A token is one ASCII word.
         let secret = std::str::from_utf8(self.secret.expose()).unwrap_or_default();

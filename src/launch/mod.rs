@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`plan`] makes every decision and changes nothing on disk. [`Launch::run`] only carries out a plan. [`Launch`] owns
-//! the order of the steps. If the run never starts, it removes everything that it created for the run.
+//! the order of the steps. If the run never starts, [`Launch`] removes everything that it created for the run.
 
 pub mod discover;
 mod network;

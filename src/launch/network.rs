@@ -25,29 +25,29 @@ use crate::policy::{self, Budget, Config, HostEntry, Limits, Policy};
 use crate::sys::secret::Secret;
 use crate::transcript::Recorder;
 
-/// What the agent gets instead of an API key.
+/// The text that the agent gets instead of an API key.
 pub(crate) const PLACEHOLDER: &str = "guard-keeps-the-key";
-/// A script that makes `fetch` of older Node versions use the proxy, and its path in the private home.
+/// A script that makes `fetch` of older Node versions use the proxy: (content, path in the private home).
 pub(crate) const FETCH: (&str, &str) = (include_str!("../../shims/fetch.cjs"), ".guard/fetch.cjs");
-/// The placeholder for the proxy's port, until the listener is open.
+/// Stands for the proxy's port in planned variables until the proxy's listener is open.
 const PROXY_PORT: &str = "{proxy-port}";
 
-/// A run's access to the network.
+/// The planned network access of a run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct NetworkPlan {
     /// Hosts that the agent may reach through the proxy.
     pub allow: Vec<AllowedHost>,
     /// Hosts that the agent may not reach, even if `allow` lists them.
     pub deny: Vec<String>,
-    /// Fixed addresses for host names.
+    /// Host names with fixed addresses, which guard uses instead of DNS.
     pub resolve: Vec<(String, IpAddr)>,
     /// APIs that the agent reaches through a gateway.
     pub gateways: Vec<PlannedGateway>,
-    /// The agent may connect to servers on loopback that the run itself has started.
+    /// Whether the agent may connect to servers on loopback that the run itself has started.
     pub loopback: bool,
     /// Loopback ports on which the run's servers may listen, even without `loopback`.
     pub listen: Vec<u16>,
-    /// The budget for model requests.
+    /// The limit on model requests, tokens and cost.
     pub budget: Budget,
     #[serde(skip)]
     pub(crate) rules: Arc<NetworkRules>,
@@ -64,16 +64,16 @@ pub struct NetworkPlan {
 pub struct AllowedHost {
     /// The host, as an entry of `[network] allow`.
     pub entry: String,
-    /// The policy, preset or option that allows it.
+    /// The policy, preset or option that allows this host.
     pub why: String,
 }
 
-/// A gateway: the agent's requests to it go to an API, with the API key added.
+/// A gateway to an API: forwards the agent's requests to the API and adds the API key.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlannedGateway {
-    /// The gateway's name.
+    /// The gateway's name, as in the policy and in the user's configuration.
     pub name: String,
-    /// The address of the API.
+    /// The URL of the API to which the gateway forwards requests.
     pub upstream: String,
     /// Where the API key comes from, if the API needs one.
     pub key: Option<String>,
@@ -101,7 +101,7 @@ fn variable<'r>(request: &'r RunRequest, name: &str) -> Option<&'r str> {
     found.and_then(|(_, value)| value.to_str()).filter(|value| !value.is_empty())
 }
 
-/// The hosts of a preset: those it names, and those from which its tools fetch packages.
+/// The hosts of a network preset: those that it names, and those from which its tools fetch packages.
 fn preset_hosts(
     name: &str,
     preset: &policy::Preset,
@@ -188,7 +188,8 @@ pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<Netw
     })
 }
 
-/// The ports of the policy and of the command line, without duplicates.
+/// The loopback ports on which the run's servers may listen: those of the policy and of the command line, without
+/// duplicates.
 fn listen(network: &policy::Network, requested: &[u16]) -> Vec<u16> {
     let mut ports: Vec<u16> = network.listen.iter().chain(requested).copied().collect();
     ports.sort_unstable();
@@ -206,7 +207,7 @@ fn bounds(limits: &Limits) -> Bounds {
     }
 }
 
-/// Plans the gateway with this name. `None`, with a note, if there is no API key for it.
+/// Plans the gateway with this name. If there is no API key for it, adds a note and returns `None`.
 fn gateway(
     request: &RunRequest,
     name: &str,
@@ -319,7 +320,7 @@ impl NetworkPlan {
     }
 }
 
-/// The open listeners of a run. The proxy's thread serves them once it has started.
+/// The open listeners of a run's proxy and gateways. The proxy's thread serves them once that thread has started.
 pub(crate) struct Network {
     pub(crate) peer_registry: Arc<PeerRegistry>,
     listeners: Vec<BoundListener>,
@@ -328,8 +329,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// All API keys, so that the transcript can redact them. Call it only after the fork of init, which would get a
-    /// copy of them otherwise.
+    /// All API keys, so that the transcript can redact them. Call this only after the fork of init, because init would
+    /// otherwise get a copy of the keys.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
         let of_gateways = self.listeners.iter().filter_map(|listener| match &listener.kind {
             ListenerKind::Gateway(plan) => plan.key.as_ref(),
@@ -338,7 +339,7 @@ impl Network {
         of_gateways.chain(&self.others).map(|key| key.expose().to_vec())
     }
 
-    /// The settings of the proxy's thread. Moves the listeners into them.
+    /// The settings for the proxy's thread, which takes over the listeners.
     pub(crate) fn proxy_config(
         &mut self,
         plan: &NetworkPlan,
@@ -359,7 +360,7 @@ impl Network {
         }
     }
 
-    /// Adds the connections that the supervisor denied to the traffic of their hosts.
+    /// Adds the connections that the supervisor denied to the traffic rows of their hosts.
     pub(crate) fn add_refused(&self, rows: &mut Vec<HostTraffic>) {
         for (host, port, refused) in self.peer_registry.refused() {
             match rows.iter_mut().find(|row| row.host == host && row.port == port) {
@@ -371,7 +372,7 @@ impl Network {
     }
 }
 
-/// Opens the listeners, and writes their ports into the run's environment and files.
+/// Opens the listeners of the proxy and the gateways, and writes their ports into the run's environment and files.
 pub(crate) fn open(plan: &mut LaunchPlan, secrets: Secrets) -> std::io::Result<Network> {
     let LaunchPlan { network: plan, environment, home_files, .. } = plan;
     let mut listeners = Vec::new();

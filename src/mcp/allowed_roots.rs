@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone)]
 pub struct Roots(Vec<PathBuf>);
 
-/// The error for a directory in which agents cannot work.
+/// Why a directory cannot be used as a root for agents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootError {
@@ -33,8 +33,8 @@ impl Roots {
         directories.iter().map(real).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Resolves the directory that a client named to a path without links; callers must use only this path
-    /// from here on. The error does not reveal whether a path outside of the roots exists.
+    /// Resolves the directory that a client named to a path without symbolic links. Callers must use only the returned
+    /// path, not the client's text. The error does not reveal whether a path outside of the roots exists.
     pub(super) fn find(&self, cd: &str) -> Result<PathBuf, String> {
         let path = Path::new(cd);
         if !path.is_absolute() {

@@ -12,17 +12,17 @@ use hyper::{StatusCode, Uri};
 
 use super::token::Token;
 
-/// The path of the MCP endpoint.
+/// The URL path of the MCP endpoint.
 pub(super) const PATH: &str = "/mcp";
 
-/// The authentication checks of this server.
+/// Checks whether HTTP requests may use this server.
 pub(super) struct Authenticator {
     token: Token,
-    /// The accepted Host values, such as `127.0.0.1:8731`.
+    /// The accepted values of the Host header, such as `127.0.0.1:8731`.
     names: Vec<String>,
 }
 
-/// The response to a rejected request.
+/// The HTTP status and message with which a request is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -102,7 +102,7 @@ impl Authenticator {
     }
 }
 
-/// The value of a header that must be present exactly once.
+/// The value of a header; `None` if the header is missing or present more than once.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h [u8]> {
     let mut all = headers.get_all(name).iter();
     let first = all.next()?;

@@ -1,4 +1,4 @@
-//! The running calls of this server: one thread each. Stores their results and cancels them.
+//! The running calls of this server, each in its own thread. Stores the results of calls and cancels calls.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use crate::agent::AgentEvent;
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
 use crate::outcome::ErrorKind;
 
-/// Identifies a call's origin: the connection or session, and the request in it.
+/// Identifies where a call came from: the client's connection or session, and the request's id in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CallerId {
     pub(super) client: u64,
@@ -28,14 +28,14 @@ struct Running {
     caller: CallerId,
 }
 
-/// All running calls of this server.
+/// All running calls of this server, and the store for their results.
 pub(super) struct Calls {
     executor: Executor,
     pub(super) results: ResultStore,
     max_calls: usize,
     log: fn(&str),
     state: Mutex<CallTable>,
-    /// Changes whenever a call ends.
+    /// A counter that is incremented whenever a call ends, so that tasks can wait for it.
     ends: watch::Sender<u64>,
 }
 
@@ -45,7 +45,7 @@ struct CallTable {
     is_closing: bool,
 }
 
-/// Removes a call from the list however its thread ends.
+/// Removes a call from the list of running calls when this value is dropped, however the call's thread ends.
 struct Ending {
     calls: Arc<Calls>,
     id: String,
@@ -68,7 +68,7 @@ impl Calls {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts a call. Returns its id and a receiver for its result, or the kind of problem and a message.
+    /// Starts a call. Returns the call's id and a receiver for its result, or the kind of error and a message.
     pub(super) fn begin(
         self: &Arc<Self>,
         request: ExecRequest,
@@ -113,7 +113,8 @@ impl Calls {
         Ok((id, receiver))
     }
 
-    /// Creates the stored record of a call. A call runs even if its result cannot be stored.
+    /// Creates the stored record of a call. Returns `None` if that fails: a call runs even if its result cannot be
+    /// stored.
     fn open(&self, id: &str, request: &ExecRequest) -> Option<OpenCall> {
         let began = Timestamp::try_from(SystemTime::now()).map(|now| now.to_string()).unwrap_or_default();
         let record = Record { call_id: id.to_string(), cd: request.cd.clone(), began, result: None };
@@ -129,7 +130,7 @@ impl Calls {
             .ok()
     }
 
-    /// Remembers the agent's latest event as the message of progress reports.
+    /// Remembers the agent's latest event as the call's progress message.
     fn record_progress(&self, id: &str, event: &AgentEvent) {
         if !event.event_type.starts_with("agent.") {
             return;
@@ -142,19 +143,19 @@ impl Calls {
         });
     }
 
-    /// The last message of a running call, and how long the call has run.
+    /// The latest progress message of a running call, and how long the call has run.
     pub(super) fn progress(&self, id: &str) -> Option<(String, Duration)> {
         self.with(|table| {
             table.running.get(id).map(|running| (running.message.clone(), running.since.elapsed()))
         })
     }
 
-    /// Cancels a running call of this server. Returns whether there was one.
+    /// Cancels a running call of this server. Returns whether there was a running call with this id.
     pub(super) fn cancel(&self, id: &str) -> bool {
         self.with(|table| table.running.get(id).map(|running| running.cancel.set())).is_some()
     }
 
-    /// Cancels the call that this client started with this request. If the client used the request id twice, cancels
+    /// Cancels the call that a client started with a certain request. If the client used the request id twice, cancels
     /// the newest call.
     pub(super) fn cancel_by_caller(&self, caller: &CallerId) {
         self.with(|table| {
@@ -165,7 +166,7 @@ impl Calls {
         });
     }
 
-    /// Cancels all calls and accepts no more.
+    /// Cancels all calls and makes the server accept no new ones.
     pub(super) fn close(&self) {
         self.with(|table| {
             table.is_closing = true;
@@ -175,12 +176,12 @@ impl Calls {
         });
     }
 
-    /// Waits until a call has ended, up to a time limit. Returns whether it has.
+    /// Waits until a call has ended, but no longer than `within`. Returns whether the call has ended.
     pub(super) async fn wait_for_call(&self, id: &str, within: Duration) -> bool {
         self.wait(within, |table| !table.running.contains_key(id)).await
     }
 
-    /// Waits until all calls have ended, up to a time limit. Returns whether they have.
+    /// Waits until all calls have ended, but no longer than `within`. Returns whether all calls have ended.
     pub(super) async fn wait_for_all(&self, within: Duration) -> bool {
         self.wait(within, |table| table.running.is_empty()).await
     }

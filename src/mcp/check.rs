@@ -69,7 +69,7 @@ pub(super) struct Checked {
     error_kind: Option<ErrorKind>,
 }
 
-/// Handles a call of the tool.
+/// Handles a call of the tool `guard_check`.
 pub(super) fn check(given: JsonObject) -> Checked {
     read(given).and_then(|asked| evaluate(&asked)).unwrap_or_else(|problem| Checked {
         error: Some(problem),

@@ -1,7 +1,7 @@
 //! The MCP server over HTTP on loopback: accepts connections, and limits what is read from them before
 //! authentication.
 //!
-//! It must never listen on anything but loopback, and must bound time and memory for every client.
+//! The server must never listen on anything but loopback, and must bound time and memory for every client.
 
 use std::convert::Infallible;
 use std::io;
@@ -33,23 +33,23 @@ use super::{END, Stop};
 
 /// The maximum number of simultaneous connections.
 const MOST_CONNECTIONS: usize = 128;
-/// A connection that has not presented the token within this time is closed.
+/// How long a connection may stay open before it has presented the token.
 const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may wait for the next request or for the rest of its headers.
+/// How long a connection may take to send its next request, or the rest of a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a client may take to send a body.
+/// How long a client may take to send the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long, in milliseconds, a client may leave sent data unacknowledged.
 const UNACKNOWLEDGED_MS: u32 = 30_000;
-/// The maximum size of the request line and headers.
+/// The maximum size of the request line and headers together, in bytes.
 const LARGEST_HEAD: usize = 32 << 10;
-/// The maximum number of headers.
+/// The maximum number of headers in a request.
 const MOST_HEADERS: usize = 64;
-/// The maximum size of a body, which exceeds the longest prompt.
+/// The maximum size of a request's body, in bytes. It is larger than the longest prompt.
 const LARGEST_BODY: usize = 16 << 20;
 /// How long the server waits for pending responses when it stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
-/// The header with the session id.
+/// The name of the HTTP header that contains the session id.
 const SESSION: &str = "mcp-session-id";
 
 /// A listener on a loopback port.
@@ -63,7 +63,7 @@ pub struct Listening {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The text is not an address with a port.
+    /// The given text is not an address with a port.
     #[error("{0} is not an address with a port, such as 127.0.0.1:8731")]
     NoAddress(String),
     /// The address is not on loopback.
@@ -99,20 +99,20 @@ impl Listening {
         Ok(Self { listener, address })
     }
 
-    /// The URL for clients.
+    /// The URL at which clients reach the MCP server.
     pub fn url(&self) -> String {
         format!("http://{}{PATH}", self.address)
     }
 }
 
-/// What all connections share: authentication, sessions, and the MCP service.
+/// What all connections share: the authentication, the sessions, and the MCP service.
 struct HttpServer {
     auth: Authenticator,
     sessions: Arc<Sessions>,
     protocol: StreamableHttpService<Server, LocalSessionManager>,
 }
 
-/// Serves until `stop` is set. Then calls end first, so that their clients receive a result.
+/// Serves until `stop` is set. Then ends the calls before the connections, so that clients receive a result.
 pub(super) async fn serve(
     shared: Arc<Shared>,
     listening: Listening,
@@ -224,7 +224,7 @@ impl HttpServer {
     }
 }
 
-/// Reads a body within the limits on size and time.
+/// Reads the body of a request within the limits on size and time.
 async fn read(body: Incoming) -> Result<Bytes, Refusal> {
     let too_late = Refusal {
         status: StatusCode::REQUEST_TIMEOUT,
@@ -242,7 +242,7 @@ async fn read(body: Incoming) -> Result<Bytes, Refusal> {
     read.map(|body| body.to_bytes()).map_err(|_| too_large)
 }
 
-/// True if a message opens a session.
+/// True if the message in a request's body opens a session.
 fn is_initialize(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Message {
@@ -251,7 +251,7 @@ fn is_initialize(body: &[u8]) -> bool {
     serde_json::from_slice::<Message>(body).is_ok_and(|message| message.method == "initialize")
 }
 
-/// Responds with the reason and closes the connection.
+/// Builds the response to a rejected request. The connection is closed after it.
 fn refused(refusal: &Refusal) -> Response<Answer> {
     let body = Full::new(Bytes::from(format!("guard: {}\n", refusal.message))).boxed();
     let mut response = Response::new(Answer { body, _in_use: None });

@@ -6,10 +6,10 @@
 //!   clients ───► http ─► auth: Host, Origin, token ───┘                 └─► store: results on disk
 //! ```
 //!
-//! A call of the tool `gemini` becomes a request to the executor. The server reports its progress, and
-//! cancels it when the client does. Its result can be requested again by its id. Over standard input and
-//! output all calls end with the client. Over HTTP a call continues until it is done, the client cancels it
-//! explicitly, or the server stops.
+//! A call of the tool `gemini` becomes a request to the executor. The server reports the progress of the call, and
+//! cancels it if the client asks for that. The result can be requested again by the call's id. Over standard input and
+//! output, all calls end when the client disconnects. Over HTTP, a call continues until it is done, the client cancels
+//! it explicitly, or the server stops.
 #![forbid(unsafe_code)]
 
 mod allowed_roots;
@@ -44,21 +44,21 @@ use calls::Calls;
 use result_store::ResultStore;
 use server::Shared;
 
-/// How long to wait for all calls to end: a cancelled run has a grace period before it is killed.
+/// How long the stopping server waits for all calls to end: a cancelled run has a grace period before it is killed.
 const END: Duration = Duration::from_secs(12);
 
 /// The configuration of the server.
 #[derive(Debug, Clone)]
 pub struct McpConfig {
-    /// Runs the requests.
+    /// The executor that runs the clients' requests.
     pub executor: Executor,
     /// The directories below which agents may work.
     pub roots: Roots,
-    /// The directory where results are stored.
+    /// The directory where the results of calls are stored.
     pub calls: PathBuf,
     /// The maximum number of simultaneous calls.
     pub most_calls: usize,
-    /// Prints a message for the user, outside of the MCP protocol.
+    /// A function that prints a message for the user, outside of the MCP protocol.
     pub log: fn(&str),
 }
 
@@ -67,7 +67,7 @@ pub struct McpConfig {
 pub struct Stop(Arc<watch::Sender<bool>>);
 
 impl Stop {
-    /// Stops the server. May be called more than once.
+    /// Stops the server. Further calls have no effect.
     pub fn set(&self) {
         self.0.send_replace(true);
     }
@@ -78,12 +78,12 @@ impl Stop {
     }
 }
 
-/// Serves one client over standard input and output until it disconnects, then cancels the remaining calls.
+/// Serves one client over standard input and output until the client disconnects, then cancels the remaining calls.
 pub fn serve(setting: McpConfig, stop: &Stop) -> io::Result<()> {
     run(setting, async |shared| stdio::serve(shared, stop).await)
 }
 
-/// Serves all clients that have the token until `stop` is set, then cancels the remaining calls.
+/// Serves, over HTTP, all clients that have the token. When `stop` is set, cancels the remaining calls and returns.
 pub fn serve_http(setting: McpConfig, listening: Listening, token: Token, stop: &Stop) -> io::Result<()> {
     run(setting, async |shared| http::serve(shared, listening, token, stop).await)
 }

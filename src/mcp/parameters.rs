@@ -4,7 +4,7 @@ use rmcp::model::JsonObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The parameters of a tool call that are not parsed yet, and the names that were asked for.
+/// The parameters of a tool call that have not been parsed yet, and the names of those that the tool knows.
 pub(super) struct Parameters {
     given: JsonObject,
     known: Vec<&'static str>,
@@ -15,17 +15,18 @@ impl Parameters {
         Self { given, known: Vec::new() }
     }
 
-    /// Takes a required parameter.
+    /// Parses a required parameter and removes it from the remaining ones.
     pub(super) fn required<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, String> {
         self.take(name)?.ok_or_else(|| format!("the parameter `{name}` is missing"))
     }
 
-    /// Takes an optional parameter. Many clients send null for an omitted one.
+    /// Parses an optional parameter and removes it from the remaining ones. Null counts as missing, because many
+    /// clients send it.
     pub(super) fn optional<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, String> {
         self.take(name)
     }
 
-    /// Fails if there are unknown parameters.
+    /// Fails if parameters remain that the tool does not know.
     pub(super) fn reject_unknown(self) -> Result<(), String> {
         match self.given.keys().next() {
             None => Ok(()),
@@ -48,7 +49,7 @@ impl Parameters {
     }
 }
 
-/// Converts a number such as `300.0` to an integer: JSON Schema counts it as one, and some clients send it.
+/// Converts a number such as `300.0` to an integer: JSON Schema counts it as an integer, and some clients send it.
 fn whole(value: Value) -> Value {
     match value.as_f64().filter(|_| !value.is_u64() && !value.is_i64()) {
         Some(number) if number.fract() == 0.0 && (0.0..9e15).contains(&number) => Value::from(number as u64),

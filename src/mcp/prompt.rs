@@ -9,7 +9,7 @@ use crate::agent::{Language, RULES, RequestText};
 
 pub(super) const NAME: &str = "gemini_request";
 
-/// Lists all prompts.
+/// Lists all prompts that the server offers.
 pub(super) fn all() -> Vec<Prompt> {
     let argument = |name: &str, description: &str, is_required: bool| {
         PromptArgument::new(name).with_description(description).with_required(is_required)
@@ -29,7 +29,7 @@ pub(super) fn all() -> Vec<Prompt> {
     )]
 }
 
-/// Fills the prompt with the client's values.
+/// Fills the template of the prompt `name` with the client's values.
 pub(super) fn get(name: &str, given: JsonObject) -> Result<GetPromptResult, ErrorData> {
     if name != NAME {
         let name: String = name.chars().take(80).collect();

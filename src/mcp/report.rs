@@ -13,9 +13,9 @@ use super::result_store::State;
 use crate::outcome::{ErrorKind, RunResult};
 use crate::transcript::{EventType, Reader, RunState, Step, Store};
 
-/// The maximum number of calls to list.
+/// The maximum number of calls that `guard_report` lists.
 const MOST_LISTED: usize = 20;
-/// How long to wait for a cancelled call to end.
+/// How long `guard_cancel` waits for a cancelled call to end.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Report the state and the result of an earlier call or run.
@@ -90,7 +90,7 @@ impl Reported {
     }
 }
 
-/// Handles a call of `guard_report`.
+/// Handles a call of the tool `guard_report`.
 pub(super) fn report(calls: &Calls, given: JsonObject) -> Reported {
     let mut given = Parameters::new(given);
     let id = given.optional::<String>("id").and_then(|id| given.reject_unknown().map(|()| id));
@@ -124,7 +124,7 @@ fn call(calls: &Calls, id: &str) -> Option<Reported> {
     Some(Reported { status: Some(name(state)), result: record.result, ..found })
 }
 
-/// Returns the result at the end of a run's transcript.
+/// Returns the state of a run, with the result that is stored at the end of its transcript.
 fn run(id: &str) -> Reported {
     // Accept only an id or the end of one, never a path.
     let is_id =
@@ -184,7 +184,7 @@ pub(super) struct Cancelled {
     error_kind: Option<ErrorKind>,
 }
 
-/// Cancels a call and waits for its end.
+/// Handles a call of the tool `guard_cancel`: cancels a call and waits for its end.
 pub(super) async fn cancel(calls: &Calls, given: JsonObject) -> Cancelled {
     let failed = |problem: String| Cancelled {
         error: Some(problem),

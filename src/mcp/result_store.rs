@@ -1,7 +1,8 @@
-//! Stores the results of calls on disk, for clients that stopped waiting, even after this server has ended.
+//! Stores the results of calls on disk, so that clients that stopped waiting can ask for them later, even after this
+//! server has ended.
 //!
-//! Each call has a file from its beginning. The server that runs the call holds a lock on the file. A file
-//! with neither a result nor a lock is a call that was interrupted with its server.
+//! Each call has a file from its beginning. The server that runs the call holds a lock on the file. If a file has
+//! neither a result nor a lock, the server ended before the call did.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -12,25 +13,25 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The maximum number of stored calls.
+/// The maximum number of calls that are stored.
 const MOST_KEPT: usize = 256;
-/// The maximum total size of the stored calls.
+/// The maximum total size of the stored calls, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
-/// The maximum size of one result.
+/// The maximum size of one stored result, in bytes.
 const LARGEST: usize = 4 << 20;
 
-/// The stored record of a call.
+/// The record of a call, as stored in its file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) call_id: String,
     pub(super) cd: PathBuf,
-    /// The time when the call began.
+    /// When the call began (RFC 3339, UTC).
     pub(super) began: String,
     #[serde(default)]
     pub(super) result: Option<Value>,
 }
 
-/// The state of a call.
+/// The state of a stored call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Running,
@@ -39,13 +40,13 @@ pub(super) enum State {
     BrokenOff,
 }
 
-/// The directory of stored calls.
+/// The directory in which calls are stored, one file for each.
 #[derive(Debug, Clone)]
 pub(super) struct ResultStore {
     pub(super) directory: PathBuf,
 }
 
-/// The record of a running call, with its lock.
+/// The record of a running call, with the lock on its file.
 #[derive(Debug)]
 pub(super) struct OpenCall {
     file: Flock<File>,
@@ -54,7 +55,7 @@ pub(super) struct OpenCall {
 }
 
 impl ResultStore {
-    /// Creates and locks the record of a new call.
+    /// Creates and locks the file with the record of a new call.
     pub(super) fn begin(&self, record: Record) -> io::Result<OpenCall> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
         self.prune();
@@ -67,14 +68,14 @@ impl ResultStore {
         Ok(open)
     }
 
-    /// Finds a call by its id. `None` if the text is not a valid id.
+    /// Finds the record and the state of a call by its id. `None` if the id is invalid or unknown.
     pub(super) fn find(&self, id: &str) -> Option<(Record, State)> {
         // The id becomes part of a path, so only the canonical form is accepted.
         let id = uuid::Uuid::parse_str(id).ok().filter(|parsed| parsed.to_string() == id)?;
         read(&self.path(&id.to_string()))
     }
 
-    /// Lists the newest calls, up to `most`, without their results.
+    /// Lists the newest calls, at most `most`, without their results.
     pub(super) fn newest(&self, most: usize) -> Vec<(Record, State)> {
         let found = self.files().into_iter().rev().filter_map(|path| read(&path));
         found.map(|(record, state)| (Record { result: None, ..record }, state)).take(most).collect()
@@ -84,7 +85,7 @@ impl ResultStore {
         self.directory.join(format!("{id}.json"))
     }
 
-    /// All files, the oldest first: the ids sort by creation time.
+    /// The files of all stored calls, oldest first: call ids sort by creation time.
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
         let mut files: Vec<PathBuf> =
@@ -93,7 +94,7 @@ impl ResultStore {
         files
     }
 
-    /// Removes the oldest records beyond the limits, but never that of a running call.
+    /// Removes the oldest records beyond the limits on number and size, but never the record of a running call.
     fn prune(&self) {
         let files = self.files();
         let size = |path: &PathBuf| path.symlink_metadata().map_or(0, |found| found.size());
@@ -111,7 +112,7 @@ impl ResultStore {
 }
 
 impl OpenCall {
-    /// Stores the result and releases the lock.
+    /// Stores the call's result and releases the lock.
     pub(super) fn finish(mut self, result: Value) -> io::Result<()> {
         self.record.result = Some(result);
         self.write()?;
@@ -153,7 +154,8 @@ fn read(path: &Path) -> Option<(Record, State)> {
     }
 }
 
-/// Limits the size of a result for storing and sending. The agent's intermediate messages are removed first.
+/// Limits the size of a result before it is stored or sent. Removes the agent's intermediate messages before anything
+/// else.
 pub(super) fn bounded(mut result: Value) -> Value {
     let size = |value: &Value| serde_json::to_vec(value).map_or(0, |text| text.len());
     if size(&result) <= LARGEST {

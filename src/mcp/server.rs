@@ -1,4 +1,4 @@
-//! The MCP handler of one client: lists the tools and runs their calls.
+//! The MCP handler for one client: lists the tools and runs the client's tool calls.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::outcome::ErrorKind;
 
 /// How often a running call reports progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
-/// If a client does not accept a progress message within this time, the message is dropped.
+/// How long a client may take to accept a progress message before the message is dropped.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of simultaneous calls that read transcripts or policies.
+/// The maximum number of simultaneous tool calls that read transcripts or policies.
 const MOST_READING: usize = 4;
 
-/// What all clients of a server share.
+/// What the handlers of all clients share.
 pub(super) struct Shared {
     pub(super) calls: Arc<Calls>,
     pub(super) roots: Roots,
@@ -45,13 +45,14 @@ impl Shared {
     }
 }
 
-/// The handler of one client.
+/// The MCP handler for one client.
 #[derive(Clone)]
 pub(super) struct Server {
     pub(super) shared: Arc<Shared>,
-    /// The number of this client.
+    /// A number that identifies the client among all clients of this server.
     pub(super) client: u64,
-    /// Whether the client's calls end when it disconnects. Over HTTP a client may reconnect.
+    /// Whether the client's calls end when the client disconnects. Over HTTP they do not, because a client may
+    /// reconnect.
     pub(super) ends_with_client: bool,
 }
 
@@ -68,8 +69,9 @@ impl ServerHandler for Server {
         info
     }
 
-    /// Over HTTP, the newest protocol version can cancel a request only by closing the connection, and offers
-    /// no way to reconnect. It is therefore not offered there: a lost connection must not cancel a call.
+    /// The protocol versions that the server offers. Over HTTP, the newest version can cancel a request only by closing
+    /// the connection, and offers no way to reconnect. The server does not offer it there, because a lost connection
+    /// must not cancel a call.
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(if self.ends_with_client {
             ProtocolVersion::KNOWN_VERSIONS
@@ -136,7 +138,7 @@ impl ServerHandler for Server {
 }
 
 impl Server {
-    /// Runs a call that reads files on a blocking thread.
+    /// Runs a tool call that reads files, on a thread that may block.
     async fn read<T: Serialize + Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -198,7 +200,7 @@ impl Server {
         })
     }
 
-    /// Sends the client a progress message, if it asked for progress and the call still runs.
+    /// Sends the client a progress message, if the client asked for progress and the call is still running.
     async fn report_progress(&self, id: &str, count: f64, context: &RequestContext<RoleServer>) {
         let (Some(token), Some((message, since))) =
             (context.meta.get_progress_token(), self.shared.calls.progress(id))

@@ -14,16 +14,16 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 
 /// The maximum number of simultaneous sessions.
 pub(super) const MOST: usize = 64;
-/// A session without traffic is closed after this time.
+/// How long a session may be idle before it is closed.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30 * 60);
-/// A session idle for this long and without a connection may be closed to make room.
+/// How long a session without a connection must be idle before it may be closed to make room for a new one.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// All sessions of this server.
+/// All sessions of this server, and when each was last used.
 pub(super) struct Sessions {
     pub(super) manager: Arc<LocalSessionManager>,
     used: Mutex<HashMap<String, Use>>,
-    /// Held while a session is opened, so that counting and opening are atomic.
+    /// A lock that is held while a session is opened, so that counting the sessions and opening one are atomic.
     pub(super) opening: tokio::sync::Mutex<()>,
 }
 
@@ -47,7 +47,7 @@ impl Sessions {
         work(&mut self.used.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether another session can be opened, if necessary after closing the one that has been idle longest.
+    /// Whether another session can be opened. Closes the session that has been idle longest if that is necessary.
     pub(super) async fn make_room(&self) -> bool {
         let open: Vec<Arc<str>> = self.manager.sessions.read().await.keys().cloned().collect();
         self.with(|used| used.retain(|id, _| open.iter().any(|open| **open == **id)));
@@ -62,7 +62,7 @@ impl Sessions {
         self.manager.close_session(&id).await.is_ok()
     }
 
-    /// Marks a session as in use until the returned permit is dropped.
+    /// Marks a session as in use until the returned permit is dropped. Returns `None` if there is no such session.
     pub(super) async fn mark_in_use(self: &Arc<Self>, id: &str) -> Option<SessionPermit> {
         if !self.manager.sessions.read().await.contains_key(id) {
             return None;
@@ -91,7 +91,7 @@ impl Drop for SessionPermit {
     }
 }
 
-/// The body of a response. The session counts as in use until the body is dropped.
+/// The body of a response. The response's session counts as in use until the body is dropped.
 pub(super) struct Answer {
     pub(super) body: BoxBody<Bytes, Infallible>,
     pub(super) _in_use: Option<SessionPermit>,

@@ -1,4 +1,4 @@
-//! The MCP server over standard input and output: one client. All calls end when it disconnects.
+//! The MCP server over standard input and output. It has one client, and all calls end when the client disconnects.
 
 use std::io;
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use super::calls::Calls;
 use super::server::{Server, Shared};
 use super::{END, Stop};
 
-/// Standard input that cancels all calls at its end. Waiting for the calls first would keep agents running
-/// for a client that is gone.
+/// Standard input that cancels all calls when the end of the input is reached. If guard waited for the calls instead,
+/// agents would keep running for a client that is gone.
 struct Input<R> {
     inner: R,
     calls: Arc<Calls>,
@@ -39,7 +39,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
     }
 }
 
-/// Serves until the client disconnects or `stop` is set.
+/// Serves one client until it disconnects or `stop` is set.
 pub(super) async fn serve(shared: Arc<Shared>, stop: &Stop) -> io::Result<()> {
     let calls = shared.calls.clone();
     let (input, output) = rmcp::transport::stdio();

@@ -9,23 +9,23 @@ use sha2::{Digest, Sha256};
 
 use crate::sys::fs::{Links, OpenError, open_regular_file};
 
-/// The minimum length of a token. Shorter ones could be guessed.
+/// The minimum length of a token. Shorter tokens could be guessed.
 const SHORTEST: usize = 32;
-/// At most this many bytes of a token file are read.
+/// The maximum number of bytes that are read from a token file.
 const LONGEST: u64 = 4096;
 
-/// A token. Only its digest is stored, so that memory dumps do not contain it and comparison takes constant
-/// time.
+/// The token that clients must present. Only its digest is kept, so that memory dumps do not contain the token and
+/// comparison takes constant time.
 #[derive(Debug, Clone)]
 pub struct Token([u8; 32]);
 
-/// The error for an unusable token file.
+/// The error for a token file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct TokenError {
-    /// The path of the file.
+    /// The path of the token file.
     pub path: PathBuf,
-    /// What is wrong with the file.
+    /// What is wrong with the token file.
     pub problem: TokenProblem,
 }
 
@@ -33,22 +33,22 @@ pub struct TokenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenProblem {
-    /// The file cannot be read.
+    /// The token file cannot be read.
     #[error("the token file cannot be read: {0}")]
     Unreadable(io::Error),
-    /// The file cannot be written.
+    /// The token file cannot be created.
     #[error("the token file cannot be created: {0}")]
     NotCreated(io::Error),
-    /// The path is a directory, a pipe or a device.
+    /// The path of the token file leads to a directory, a pipe or a device.
     #[error("the token file is not a regular file")]
     NoFile,
-    /// Another user owns the file.
+    /// Another user owns the token file.
     #[error("the token file belongs to another user")]
     ForeignOwner,
-    /// The file's mode lets other users read or write it.
+    /// The mode of the token file lets other users read or write it.
     #[error("other users can access the token file (mode {:03o}); use a new token with mode 600", .0)]
     OpenMode(u32),
-    /// The content could be guessed or is not a single word.
+    /// The token is too short, is not a single word, or has characters that are not printable ASCII.
     #[error("the token must be one word of at least {SHORTEST} printable ASCII characters")]
     Spelling,
 }
@@ -89,7 +89,7 @@ impl Token {
         Self::read(path)
     }
 
-    /// Compares a token from a client in constant time.
+    /// Whether a token that a client presented is the right one. The comparison takes constant time.
     pub(super) fn matches(&self, candidate: &[u8]) -> bool {
         let candidate: [u8; 32] = Sha256::digest(candidate).into();
         let differences = self.0.iter().zip(candidate).fold(0, |all, (one, other)| all | (one ^ other));
@@ -97,7 +97,7 @@ impl Token {
     }
 }
 
-/// Writes a new token atomically. If several processes do so, the first one wins.
+/// Writes a new token to a file atomically. If several processes do so at the same time, the first one wins.
 fn create(path: &Path) -> io::Result<()> {
     let directory = path.parent().unwrap_or(path);
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;

@@ -13,9 +13,9 @@ use crate::outcome::{ErrorDetail, ErrorKind, RunResult};
 
 /// The name of the tool.
 pub(super) const NAME: &str = "gemini";
-/// The default idle limit: seconds without output or a new program.
+/// The default idle limit, in seconds: how long an agent may be inactive before its run is ended.
 const IDLE: u64 = 300;
-/// The default limit for the whole duration, in seconds.
+/// The default limit on the total duration of an attempt, in seconds.
 const TOTAL: u64 = 1800;
 
 /// Ask the Gemini CLI, which works in a sandbox.
@@ -85,7 +85,7 @@ fn one() -> u32 {
 }
 
 impl Gemini {
-    /// Parses the parameters. An error names the wrong parameter.
+    /// Parses the parameters of a call. An error names the wrong parameter.
     pub(super) fn read(given: JsonObject) -> Result<Self, String> {
         let mut given = Parameters::new(given);
         let asked = Self {
@@ -107,7 +107,7 @@ impl Gemini {
         asked.check().map(|()| asked)
     }
 
-    /// Rejects values that are not valid on a command line or that the CLI would take for an option.
+    /// Rejects values that are not valid on a command line, and values that the CLI would interpret as an option.
     fn check(&self) -> Result<(), String> {
         if self.PROMPT.trim().is_empty() {
             return Err("the parameter `PROMPT` is empty".to_string());
@@ -123,7 +123,7 @@ impl Gemini {
         Ok(())
     }
 
-    /// The directory, as the client named it.
+    /// The working directory as the client named it, not resolved yet.
     pub(super) fn cd(&self) -> &str {
         &self.cd
     }
@@ -132,7 +132,7 @@ impl Gemini {
         self.log_metrics
     }
 
-    /// Builds the request to the executor; `cd` is the resolved directory.
+    /// Builds the request to the executor; `cd` is the resolved working directory.
     pub(super) fn request(self, cd: PathBuf) -> ExecRequest {
         ExecRequest {
             agent: Some(NAME.to_string()),
@@ -163,13 +163,13 @@ pub(super) struct Answer {
     all_messages_cut: bool,
 }
 
-/// The result of a call that ran.
+/// The tool's result for a call that was started and has ended.
 pub(super) fn answer(id: &str, result: ExecResult) -> Value {
     let answer = Answer { result, call_id: Some(id.to_string()), all_messages_cut: false };
     serde_json::to_value(answer).unwrap_or_default()
 }
 
-/// The limits of a call, as far as the request could be parsed.
+/// The time limits of a call, with defaults where the client's parameters cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     idle: u64,
@@ -183,7 +183,7 @@ impl Limits {
     }
 }
 
-/// The result when no call was started or no result came back.
+/// The tool's result if no call was started, or if a call ended without a result.
 pub(super) fn refused(kind: ErrorKind, problem: &str, limits: Limits) -> Value {
     let detail = ErrorDetail {
         message: problem.to_string(),

@@ -12,7 +12,7 @@ use super::report::{Cancelled, Cancelling, Report, Reported};
 use super::tool_agent::{Answer, Gemini};
 use crate::agent::RULES;
 
-/// Schemas without references, because not every client resolves them.
+/// Settings for generating schemas without references, because not every client resolves references.
 fn settings() -> SchemaSettings {
     let mut settings = SchemaSettings::draft2020_12();
     settings.inline_subschemas = true;
@@ -33,8 +33,8 @@ fn object(schema: Schema) -> Arc<JsonObject> {
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
-/// Rewrites a schema for clients with limited JSON Schema support: one type for each value, and only standard
-/// formats. An optional value is never null here.
+/// Rewrites a schema for clients with limited JSON Schema support: every value has one type, and only standard formats
+/// are used. Null is not allowed for optional values; they are left out instead.
 fn make_portable(schema: &mut Value, is_required: bool) {
     if schema.as_bool() == Some(true) {
         *schema = json!({ "type": "object", "additionalProperties": true });
@@ -77,7 +77,7 @@ fn make_portable(schema: &mut Value, is_required: bool) {
     }
 }
 
-/// Lists all tools.
+/// Lists all tools that the server offers.
 pub(super) fn all() -> Vec<Tool> {
     let read_only = || ToolAnnotations::new().read_only(true).open_world(false);
     let changing = || ToolAnnotations::new().read_only(false).destructive(false);

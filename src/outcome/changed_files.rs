@@ -1,5 +1,5 @@
-//! Lists the files of a directory that were created or changed since a given time. It compares the inode
-//! change time (ctime), which a process in the sandbox cannot set.
+//! Lists the files of a directory that were created or changed since a given time, by comparing their inode change time
+//! (ctime), which a process in the sandbox cannot set.
 
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Counts denials while the transcript is written, for the list in the result.
+//! Counts denials while the transcript is written, for the list of denials in the result.
 //!
 //! The list is bounded, but a flood of denials by one rule must never hide a denial by another.
 
@@ -9,9 +9,10 @@ use crate::transcript::Line;
 
 /// The maximum number of distinct denials that a result lists.
 const MOST_DENIALS: usize = 1000;
-/// The maximum for a single rule, so that a flood of denials by one rule does not hide those of another.
+/// The maximum number of distinct denials by a single rule in the list, so that a flood of denials by one rule does not
+/// hide those by another.
 const MOST_OF_RULE: usize = 200;
-/// The maximum number of rules for which further denials are counted.
+/// The maximum number of rules whose further denials are counted after the list is full.
 const MOST_RULES: usize = 200;
 
 /// Observes every line of a transcript and collects the denials for the result.
@@ -21,7 +22,7 @@ pub struct DenialCounter {
 }
 
 impl DenialCounter {
-    /// Processes a line of the transcript.
+    /// Processes a line of the transcript, and adds it to the list if it is a denial.
     pub fn see(&self, line: &Line<'_>) {
         if !line.event_type.is_denial() {
             return;
@@ -63,7 +64,7 @@ impl DenialCounter {
     }
 }
 
-/// Increments the count of a denial that is already listed. Returns false if it is not listed.
+/// Increments the count of a denial that is already in the list. Returns false if it is not in the list.
 fn count_known(denials: &mut [Denial], denial: &Denial) -> bool {
     let known = denials.iter_mut().find(|known| known.kind == denial.kind && known.message == denial.message);
     known.map(|known| known.count += 1).is_some()

@@ -17,7 +17,7 @@ use crate::agent_exec::{Cancel, ExecRequest, ExecResult};
 use crate::transcript::EventType;
 use crate::workspace::Repository;
 
-/// A task: what was requested, how it is done, and how far it is.
+/// A task: its id, the user's request, its fixed settings, and its progress.
 pub(crate) struct Task {
     pub(crate) id: String,
     pub(crate) request: String,
@@ -25,7 +25,7 @@ pub(crate) struct Task {
     pub(crate) state: State,
 }
 
-/// Reports the events of a task.
+/// Passes the events of a task to the callback that the caller provided.
 pub(crate) struct Events<'r> {
     on_event: &'r mut dyn FnMut(TaskEvent),
 }
@@ -62,17 +62,17 @@ impl<'r> TaskContext<'r> {
         Self { task, journal, repository, events: Events::new(on_event), task_store, cancel }
     }
 
-    /// The directory of the task's own files.
+    /// The directory that holds the task's own files, in the directory of tasks.
     pub(crate) fn directory(&self) -> PathBuf {
         self.task_store.task_directory(&self.task.id)
     }
 
-    /// Whether the user or a signal has ended the task.
+    /// Whether the user or a signal has cancelled the task.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.is_set()
     }
 
-    /// Runs an agent or a command in its sandbox, and reports its events as `task_event` says.
+    /// Runs an agent or a command in its sandbox, and reports its events converted by `task_event`.
     pub(crate) fn execute(
         &mut self,
         request: &ExecRequest,
@@ -95,8 +95,8 @@ impl<'r> TaskContext<'r> {
         Ok(self.journal.save_progress(status, reason, &self.task.state)?)
     }
 
-    /// Runs an effect of this visit: records the intent, acts, records the outcome. `act` receives the
-    /// recorded intent, and whether an earlier attempt may already have acted.
+    /// Runs one effect of the current visit: records its intent in the journal, calls `act`, and records the outcome.
+    /// `act` receives the recorded intent, and whether an earlier attempt may already have performed the effect.
     pub(crate) fn effect<I, O>(
         &mut self,
         step: &str,
@@ -117,7 +117,7 @@ impl<'r> TaskContext<'r> {
         self.effect_at(visit, step, name, &intent, act)
     }
 
-    /// Like [`Self::effect`], for a given visit and intent.
+    /// Like [`Self::effect`], but with a visit and an intent given by the caller.
     pub(crate) fn effect_at<I, O>(
         &mut self,
         visit: u32,
@@ -168,7 +168,7 @@ impl<'r> TaskContext<'r> {
         Ok(())
     }
 
-    /// The snapshot taken when the current step began.
+    /// The state recorded when the current step began; `None` if nothing was recorded.
     pub(crate) fn step_snapshot(&self) -> Result<Option<StepSnapshot>, PipelineError> {
         let entries = self.journal.entries()?;
         let visit = self.task.state.visit;
@@ -176,7 +176,7 @@ impl<'r> TaskContext<'r> {
         began.map(|entry| parse_stored(entry.intent.clone())).transpose()
     }
 
-    /// The error for a branch that was deleted, with its last known commit.
+    /// The error for a task whose branch was deleted. Its message names the last known commit of the branch.
     pub(crate) fn missing_branch_error(&self) -> PipelineError {
         let branch = self.task.setting.tree.short_branch();
         let entries = self.journal.entries().unwrap_or_default();

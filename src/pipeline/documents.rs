@@ -17,8 +17,8 @@ const LARGEST: u64 = 4 << 20;
 /// Maximum number of entries that `is_plain_directory` visits.
 const MOST_VISITED: usize = 20_000;
 
-/// Reads a regular file below a directory. Fails on symbolic links on the path: an agent may have pointed
-/// them anywhere.
+/// Reads the regular file at `path` below `directory`. Fails if a part of the path is a symbolic link, because an agent
+/// may have pointed the link anywhere.
 pub(crate) fn read(directory: &Path, path: &str) -> io::Result<Option<String>> {
     if !check_parents(directory, path, false)? {
         return Ok(None);
@@ -35,7 +35,8 @@ pub(crate) fn read(directory: &Path, path: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// Writes a file below a directory and creates missing parents. Fails on symbolic links on the path.
+/// Writes a file at `path` below `directory` and creates missing parents. Fails if a part of the path is a symbolic
+/// link.
 pub(crate) fn write(directory: &Path, path: &str, text: &str) -> io::Result<()> {
     check_parents(directory, path, true)?;
     let place = directory.join(path);
@@ -50,7 +51,8 @@ pub(crate) fn write(directory: &Path, path: &str, text: &str) -> io::Result<()> 
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-/// Removes a file; a missing file is not an error. Fails on symbolic links on the path.
+/// Removes the file at `path` below `directory`; a missing file is not an error. Fails if a part of the path is a
+/// symbolic link.
 pub(crate) fn remove(directory: &Path, path: &str) -> io::Result<()> {
     if !check_parents(directory, path, false)? {
         return Ok(());
@@ -61,22 +63,23 @@ pub(crate) fn remove(directory: &Path, path: &str) -> io::Result<()> {
     }
 }
 
-/// True for a regular file with no symbolic link on its path and no second hard link: writing to it changes
-/// only this file.
+/// True if `path` is a regular file that is reached without symbolic links and has no second hard link, so that writing
+/// to it changes only this file.
 pub(crate) fn is_plain(directory: &Path, path: &str) -> bool {
     let is_there = check_parents(directory, path, false).unwrap_or(false);
     let is_plain = |found: fs::Metadata| found.is_file() && found.nlink() == 1;
     is_there && directory.join(path).symlink_metadata().is_ok_and(is_plain)
 }
 
-/// True for a directory with no symbolic link on its path that contains only directories and regular files,
-/// and no git repository.
+/// True if `path` is a directory that is reached without symbolic links and contains only directories and regular
+/// files, and no git repository.
 pub(crate) fn is_plain_directory(directory: &Path, path: &str) -> bool {
     let is_there = check_parents(directory, &format!("{path}/."), false).unwrap_or(false);
     is_there && contains_only_plain(&directory.join(path), &mut 0)
 }
 
-/// True if a directory contains only directories and regular files with one hard link, and no git repository.
+/// True if a directory contains only directories and regular files with one hard link, and no git repository. `seen`
+/// counts the visited entries.
 fn contains_only_plain(directory: &Path, seen: &mut usize) -> bool {
     let Ok(entries) = fs::read_dir(directory) else { return false };
     for entry in entries {
@@ -94,8 +97,8 @@ fn contains_only_plain(directory: &Path, seen: &mut usize) -> bool {
     true
 }
 
-/// Makes a path writable: moves anything that is not a directory among its parents, and anything that is not a
-/// regular file at its end, to the directory `aside`.
+/// Makes `path` writable by moving what is in the way to the directory `aside`: any parent that is not a directory, and
+/// anything at `path` itself that is not a regular file.
 pub(crate) fn clear(directory: &Path, path: &str, aside: &Path) -> io::Result<()> {
     let mut at = directory.to_path_buf();
     let parts: Vec<&str> = path.split('/').collect();
@@ -133,7 +136,8 @@ fn check_parents(directory: &Path, path: &str, creates: bool) -> io::Result<bool
     Ok(true)
 }
 
-/// What a document lacks, as the end of a sentence for the agent ("is empty"); `None` if it is complete.
+/// Describes what a document lacks, worded as the end of a sentence for the agent ("is empty"); `None` if it is
+/// complete.
 pub(crate) fn missing(document: &Document, text: &str) -> Option<String> {
     if text.trim().is_empty() {
         return Some("is empty".to_string());
@@ -158,7 +162,7 @@ pub(crate) fn missing(document: &Document, text: &str) -> Option<String> {
     if document.checklist { unticked(text) } else { None }
 }
 
-/// What is wrong with a checklist: it has no item, or one that is not ticked.
+/// Describes what is wrong with a checklist: it has no items, or an item is not ticked. `None` if all items are ticked.
 fn unticked(text: &str) -> Option<String> {
     let items: Vec<&str> = text
         .lines()
@@ -173,7 +177,7 @@ fn unticked(text: &str) -> Option<String> {
     (!items.iter().any(is_ticked)).then(|| "has no ticked item (`- [x] …`)".to_string())
 }
 
-/// The text of a list file with the new items appended; `None` if every item is already listed.
+/// Appends the new items to the text of a list file; `None` if every item is already listed.
 pub(crate) fn append_items(text: &str, title: &str, items: &[String]) -> Option<String> {
     let plain = |line: &str| -> String {
         line.trim_start_matches(['-', '*', ' '])
@@ -200,8 +204,8 @@ pub(crate) fn append_items(text: &str, title: &str, items: &[String]) -> Option<
     is_new.then_some(out)
 }
 
-/// Estimates the number of tokens of a text: a quarter per ASCII character, one and a half for every other
-/// character.
+/// Estimates the number of tokens in a text: a quarter of a token for each ASCII character, one and a half for any
+/// other character.
 pub(crate) fn tokens(text: &str) -> u64 {
     let (plain, other) =
         text.chars().fold(
@@ -213,8 +217,8 @@ pub(crate) fn tokens(text: &str) -> u64 {
     plain / 4 + other * 3 / 2
 }
 
-/// Selects the lessons that have the most words in common with a request, newer ones first among equals, within a
-/// token budget.
+/// Selects the lessons that have the most words in common with a request, up to a total of `budget` tokens. Newer
+/// lessons win ties.
 pub(crate) fn select_lessons(memory: &str, request: &str, budget: u64) -> String {
     let words = |text: &str| -> Vec<String> {
         text.split(|c: char| !c.is_alphanumeric())

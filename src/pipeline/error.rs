@@ -1,11 +1,11 @@
-//! Why a task cannot continue.
+//! The error that stops a task.
 
 use std::path::PathBuf;
 
 use crate::pipeline::task::journal::StoreError;
 use crate::workspace::WorkspaceError;
 
-/// Why a task cannot continue for now. Its progress is in the journal.
+/// Why a task cannot continue for now. The journal keeps the task's progress, so that the task can be resumed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
@@ -18,17 +18,17 @@ pub enum PipelineError {
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The file that cannot be read or written.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Another process works on the task.
+    /// Another process is working on the task.
     #[error("another guard process ({process}) is working on the task {id}")]
     Busy {
         /// The id of the task.
         id: String,
-        /// The id of that process, if known.
+        /// The process that is working on the task: `pid N`, or `unknown pid`.
         process: String,
     },
     /// No task, or more than one, matches this id.
@@ -40,7 +40,7 @@ pub enum PipelineError {
     /// The task is in a state in which the operation is impossible. Holds the complete message.
     #[error("{0}")]
     Strange(String),
-    /// A signal ended the run.
+    /// A signal interrupted the task.
     #[error("interrupted")]
     Interrupted,
 }

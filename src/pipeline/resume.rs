@@ -1,5 +1,5 @@
-//! Resumes a task: restores the state it stopped in, decides which effects to repeat, and detects what the
-//! user changed or removed in the meantime.
+//! Resumes a task: restores the state in which it stopped, decides which effects to repeat, and detects what the user
+//! changed or removed in the meantime.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::pipeline::steps::manual_merge::find_user_merge;
 use crate::pipeline::task::budget::add_usage;
 use crate::pipeline::task::task_journal::parse_stored;
 
-/// The task's state when a step began.
+/// The task's state when a step began, recorded so that the task can return to it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StepSnapshot {
     pub(crate) state: State,
-    /// The commit that the branch pointed to.
+    /// The commit that the task's branch pointed to when the step began.
     pub(crate) tip: String,
 }
 
-/// True if the last agent call failed and the runner died before it could record that, for example
-/// because the disk was full. Counts the usage of the step's calls, which has not been counted yet.
+/// True if the last agent call failed and the runner died before it could record the failure, for example because the
+/// disk was full. If so, adds the usage of the step's calls, which has not been counted yet.
 fn died_after_failed_call(context: &mut TaskContext<'_>, status: Status) -> Result<bool, PipelineError> {
     if !matches!(status, Status::Running | Status::Interrupted) {
         return Ok(false);
@@ -90,8 +90,8 @@ pub(crate) fn prepare_resume(context: &mut TaskContext<'_>, status: Status) -> R
     context.save_progress(Status::Running, "")
 }
 
-/// Goes back to the last time that a step began. Saves the later work under `refs/guard/`, and deletes its
-/// journal entries.
+/// Returns the task to the state in which `step` last began. Saves later work under `refs/guard/`, and deletes the
+/// journal entries about it.
 pub(crate) fn retry(context: &mut TaskContext<'_>, step: &str) -> Result<(), PipelineError> {
     let entries = context.journal.entries()?;
     let last = entries.iter().rev().find(|entry| entry.step == step && entry.effect == "visit");

@@ -27,7 +27,7 @@ pub struct Ending {
     pub task_id: String,
     /// The status in which the task stopped.
     pub status: Status,
-    /// Why it stopped.
+    /// Why the task stopped.
     pub reason: String,
     /// The task's branch.
     pub branch: String,
@@ -35,15 +35,15 @@ pub struct Ending {
     pub worktree: String,
     /// The commits of the task, oldest first.
     pub commits: Vec<String>,
-    /// The task's documents: name → path.
+    /// The path of each document of the task, by the document's name.
     pub documents: BTreeMap<String, String>,
-    /// What the task has used so far.
+    /// The resources that the task has used so far.
     pub used: Used,
-    /// Where the branch was delivered, for example the URL of a pull request.
+    /// Where the branch was delivered, for example the URL of a pull request; `None` if it was not delivered.
     pub delivered: Option<String>,
 }
 
-/// Runs one task. Holds the task's lock while it lives.
+/// Runs one task, and holds the task's lock until it is dropped.
 pub struct Runner<'r> {
     context: TaskContext<'r>,
     is_resumed: bool,
@@ -51,7 +51,7 @@ pub struct Runner<'r> {
 }
 
 impl<'r> Runner<'r> {
-    /// Creates a task in the journal. Nothing else happens yet.
+    /// Creates a task in the journal, without running any step.
     pub fn begin(
         task_store: TaskStore,
         mut journal: Journal,
@@ -93,7 +93,7 @@ impl<'r> Runner<'r> {
         Ok(Self { context, is_resumed: false, _lock: lock })
     }
 
-    /// Resumes a task from the journal: where it stopped, or from an earlier step.
+    /// Resumes a task from the journal, either where it stopped or from an earlier step.
     pub fn resume(
         task_store: TaskStore,
         journal: Journal,
@@ -130,7 +130,7 @@ impl<'r> Runner<'r> {
         Ok(Self { context, is_resumed: true, _lock: lock })
     }
 
-    /// Sets another test command; an empty one runs no tests.
+    /// Replaces the task's test command. An empty command means that no tests are run.
     pub fn set_tests(&mut self, words: Vec<String>) -> Result<(), PipelineError> {
         self.context.task.state.tests = Some(words);
         self.context.save_progress(Status::Running, "")
@@ -157,7 +157,7 @@ impl<'r> Runner<'r> {
         &self.context.task.id
     }
 
-    /// Runs steps until the task ends or cannot continue for now.
+    /// Runs steps until the task ends or cannot continue for now, and returns how it ended.
     pub fn run(mut self) -> Result<Ending, PipelineError> {
         let ended = self.run_steps();
         let (status, reason) = match ended {
@@ -220,7 +220,7 @@ impl<'r> Runner<'r> {
         }
     }
 
-    /// Records the state at the beginning of the step, so that `guard task retry` can return to it.
+    /// Records the task's state at the beginning of a step, so that `guard task retry` can return to it.
     fn record_visit(&mut self, step: &Step) -> Result<(), PipelineError> {
         let tip = self.context.task.setting.tree.tip()?.unwrap_or_default();
         let began = StepSnapshot { state: self.context.task.state.clone(), tip };
@@ -242,7 +242,7 @@ impl<'r> Runner<'r> {
         self.context.save_progress(Status::Running, "")
     }
 
-    /// Creates the branch and the worktree before the first agent call.
+    /// Creates the task's branch and worktree, before the first agent call.
     fn create_worktree(&mut self) -> Result<(), PipelineError> {
         let tree = self.context.task.setting.tree.clone();
         let branch = tree.short_branch().to_string();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// A larger file, in bytes, is rejected.
+/// The maximum size of the configuration file, in bytes. A larger file is rejected.
 const LARGEST: u64 = 1 << 20;
 
 /// The user's configuration.
@@ -128,7 +128,7 @@ pub struct ProjectConfig {
 }
 
 impl ProjectConfig {
-    /// Parses the text of the file.
+    /// Parses the text of a project's `.guard/config.toml`.
     pub fn parse(text: &str) -> Result<Self, ConfigProblem> {
         let config: Self = toml::from_str(text)
             .map_err(|error| ConfigProblem::Toml(error.to_string().trim_end().to_string()))?;
@@ -187,7 +187,7 @@ pub struct Price {
     pub cached: Option<f64>,
 }
 
-/// A configuration that cannot be used.
+/// The error for a configuration file that guard cannot use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use the configuration {}: {problem}", path.display())]
 pub struct ConfigError {
@@ -197,7 +197,7 @@ pub struct ConfigError {
     pub problem: ConfigProblem,
 }
 
-/// Why a configuration cannot be used.
+/// Why guard cannot use a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigProblem {
@@ -213,21 +213,21 @@ pub enum ConfigProblem {
     /// A section names a gateway that does not exist.
     #[error("unknown gateway `{name}`; known gateways: {}", known.join(", "))]
     UnknownGateway {
-        /// The section's name.
+        /// The name in the section's header, which is not the name of a gateway.
         name: String,
-        /// The gateways that exist.
+        /// The names of the gateways that exist.
         known: Vec<&'static str>,
     },
-    /// A gateway has several sources for its key.
+    /// A gateway has several sources for its key. Contains the gateway's name.
     #[error("[gateway.{0}]: set only one of key_variable, key_file and key_command")]
     SeveralKeys(String),
-    /// The `key_command` of a gateway is empty.
+    /// The `key_command` of a gateway is empty. Contains the gateway's name.
     #[error("[gateway.{0}]: key_command is empty; give a list of arguments: [\"pass\", \"show\", \"key\"]")]
     EmptyCommand(String),
-    /// A project that names a policy outside its own directory.
+    /// A project's configuration names a policy file other than the project's own `.guard/policy.toml`.
     #[error("policy = {0:?}: a project names a built-in policy, or `.guard/policy.toml`")]
     ProjectPolicy(String),
-    /// A price is negative or not a number.
+    /// A price of a model is negative or not a number. Contains the model's name.
     #[error("[prices.\"{0}\"]: a price must be a number that is not negative")]
     Price(String),
 }

@@ -11,7 +11,7 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 pub struct Source {
     /// The name to show: the path the policy was read from, or `builtin:NAME.toml`.
     pub name: String,
-    /// The complete text.
+    /// The complete text of the policy file.
     pub text: Arc<str>,
     /// Whether the text is embedded in the binary rather than read from a file.
     pub built_in: bool,
@@ -20,7 +20,7 @@ pub struct Source {
 /// A position in a source, as line and column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The name of the source.
+    /// The name of the source that contains the position.
     pub file: String,
     /// The line number, from 1.
     pub line: usize,
@@ -61,7 +61,7 @@ pub enum Severity {
 /// One problem in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// The severity.
+    /// How serious the problem is.
     pub severity: Severity,
     /// What is wrong.
     pub message: String,
@@ -69,9 +69,9 @@ pub struct Diagnostic {
     pub source: Source,
     /// The byte range of the offending text.
     pub span: Range<usize>,
-    /// The text under the caret.
+    /// The short text that is printed beside the caret.
     pub label: String,
-    /// How to fix the problem.
+    /// How to fix the problem, if guard has a suggestion.
     pub help: Option<String>,
 }
 

@@ -84,14 +84,14 @@ pub fn diff(a: &Policy, b: &Policy) -> Vec<String> {
     lines
 }
 
-/// The differences of one section.
+/// The differences between two versions of one section, as lines to print.
 #[derive(Default)]
 struct Differences {
-    /// Single values that changed.
+    /// Lines about single values that changed.
     values: Vec<String>,
-    /// Items added to or removed from lists.
+    /// Lines about items that were added to or removed from lists.
     items: Vec<String>,
-    /// Named values that were added, changed or removed.
+    /// Lines about named values that were added, changed or removed.
     named: Vec<String>,
 }
 
@@ -234,7 +234,7 @@ impl Filesystem {
         found
     }
 
-    /// Describes which programs may be executed.
+    /// Describes the paths from which programs may be executed.
     fn describe_execute(&self) -> String {
         match &self.execute {
             None => "everything readable or writable".to_string(),
@@ -302,7 +302,7 @@ fn diff_rules(a: &Policy, b: &Policy, lines: &mut Vec<String>) {
     }
 }
 
-/// Describes which programs the policy allows to be executed.
+/// Describes the paths from which the policy allows programs to be executed.
 pub fn execute(policy: &Policy) -> String {
     policy.filesystem.describe_execute()
 }

@@ -3,7 +3,7 @@
 
 use toml::de::{DeTable, DeValue};
 
-/// Why a file cannot be edited.
+/// Why guard cannot edit a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
@@ -13,11 +13,11 @@ pub enum EditError {
     /// The section is an inline table or is written with dotted keys.
     #[error("[{section}] is not written as a section of its own; add `{key} = [{item}]` to it by hand")]
     Form {
-        /// The section.
+        /// The name of the section.
         section: &'static str,
-        /// The key of the list.
+        /// The key of the list to which the user must add the item.
         key: &'static str,
-        /// The item, as TOML.
+        /// The item to add, as TOML.
         item: String,
     },
 }
@@ -33,7 +33,7 @@ pub fn new_file(name: &str, extends: &str, description: &str) -> String {
     )
 }
 
-/// Adds a rule at the end.
+/// Adds a rule, given as TOML, at the end of the text of a policy file.
 pub fn add_rule(text: &str, rule: &str) -> String {
     format!("{}\n\n{rule}", text.trim_end())
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::ip_classes::{special_class, unmap_ipv4};
 
-/// The longest name that DNS allows.
+/// The maximum length of a name in DNS.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
@@ -65,10 +65,10 @@ pub enum HostEntryError {
     /// The host part is not valid.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// A prefix length follows a name, or is too large for the address.
+    /// A network prefix length such as `/24` follows a name, or is too large for the address.
     #[error("a prefix length must follow an address and fit its size, as in `10.0.0.0/8`")]
     NetOfName,
-    /// The prefix length is not a number.
+    /// The network prefix length is not a number.
     #[error("the prefix length is not a number; write a network as `10.0.0.0/8`")]
     Net,
     /// A `raw` entry has methods or a path, although guard does not inspect such connections.
@@ -84,7 +84,7 @@ pub enum HostEntryError {
     #[error("the closing `]` is missing")]
     Bracket,
     /// The path is relative or ambiguous, so that a server could resolve it elsewhere.
-    #[error("the path must begin with `/` and must not contain `..`, `//` or escapes")]
+    #[error("the path must begin with `/` and must not contain `..`, `//` or percent-escapes such as `%2e`")]
     Path,
     /// The port list is not valid.
     #[error("invalid ports `{0}`; write `443`, `80,443`, `8000-8100` or `*`")]
@@ -168,7 +168,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// The hosts that one entry matches.
+/// Which hosts an entry of `allow` or `deny` matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hosts {
     Any,
@@ -238,7 +238,7 @@ fn in_net(address: IpAddr, net: IpAddr, length: u8) -> bool {
     shift >= 128 || address >> shift == net >> shift
 }
 
-/// The kind of access, by how much of it guard can inspect.
+/// Access to a host, classified by how much of the traffic guard can inspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostAccess<'a> {
     /// A connection whose content guard does not see.
@@ -252,16 +252,16 @@ pub enum HostAccess<'a> {
     },
 }
 
-/// One entry of `allow` or `deny`.
+/// One parsed entry of `allow` or `deny`: hosts, ports, and limits on HTTP requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEntry {
     text: String,
     hosts: Hosts,
-    /// Inclusive port ranges.
+    /// The ranges of ports that the entry matches, including both ends.
     ports: Vec<(u16, u16)>,
     methods: Vec<String>,
     path: Option<String>,
-    /// Whether a tunnel may carry a protocol other than TLS.
+    /// Whether a tunnel that this entry allows may carry a protocol other than TLS.
     raw: bool,
 }
 
@@ -326,7 +326,7 @@ impl HostEntry {
         *length >= 8 && special_class(*net).is_some() && self.names(&Host::Address(unmap_ipv4(address)), port)
     }
 
-    /// Whether the entry matches this access.
+    /// Whether the entry matches this host and port for this kind of access.
     pub fn matches(&self, host: &Host, port: u16, access: HostAccess<'_>) -> bool {
         self.names(host, port)
             && match access {
@@ -344,7 +344,7 @@ impl HostEntry {
         !self.methods.is_empty()
     }
 
-    /// Whether a tunnel by this entry may carry any protocol.
+    /// Whether a tunnel that this entry allows may carry any protocol.
     pub fn is_raw(&self) -> bool {
         self.raw
     }
@@ -386,7 +386,7 @@ enum Place<'t> {
 
 type Parts<'t> = (Place<'t>, Option<Vec<(u16, u16)>>, Option<String>);
 
-/// Splits `host[/net][:ports][/path]`.
+/// Splits an entry of the form `host[/net][:ports][/path]` into its parts.
 fn split(text: &str) -> Result<Parts<'_>, HostEntryError> {
     if text.contains("://") {
         return Err(HostEntryError::Url);

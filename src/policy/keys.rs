@@ -5,11 +5,11 @@
 
 use super::parse::{Reader, Table};
 
-/// One key of a table.
+/// One key of a TOML table in a policy file.
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// One or two sentences for editors and documentation.
+    /// What the key means, in one or two sentences for editors and documentation.
     pub(super) doc: &'static str,
 }
 
@@ -31,9 +31,9 @@ pub(super) enum Kind {
     Amount,
     /// `allow`, `ask` or `deny`.
     Action,
-    /// One of these keywords.
+    /// A string that must be one of these keywords.
     Choice(&'static [&'static str]),
-    /// A list of these keywords. The second field names one of them in messages, such as `toolchain`.
+    /// A list of these keywords. The second field is what messages call one keyword, such as `toolchain`.
     Choices(&'static [&'static str], &'static str),
     /// The name of an effect class, or a list of names.
     Effects,
@@ -139,7 +139,7 @@ pub(super) static POLICY: &[Field] = &[
 ];
 
 section! {
-    /// `[filesystem]`.
+    /// The parsed keys of the `[filesystem]` section.
     FILESYSTEM, FilesystemSection, "filesystem" {
         read: List,
             "Directories and files the run may read: absolute paths, `{worktree}`, `{home}` (the private one), `{tmp}`, `{system}`, `{toolchains}`, `{artifact}` (a role's document).";
@@ -151,7 +151,7 @@ section! {
 }
 
 section! {
-    /// `[network]`.
+    /// The parsed keys of the `[network]` section.
     NETWORK, NetworkSection, "network" {
         allow: List,
             "Hosts the run may reach: `name`, `*.suffix`, `10.0.0.0/8`, with optional ports (`:443`, `:80,443`, `:8000-8100`, `:*`; default 80 and 443). `GET,HEAD name/path` allows only such plain HTTP requests; `raw name:22` allows a connection that is not TLS. Private addresses must be named as addresses.";
@@ -169,7 +169,7 @@ section! {
 }
 
 section! {
-    /// `[environment]`.
+    /// The parsed keys of the `[environment]` section.
     ENVIRONMENT, EnvironmentSection, "environment" {
         pass: List,
             "Names of variables to pass to the run; `*` matches any text.";
@@ -181,7 +181,7 @@ section! {
 }
 
 section! {
-    /// `[limits]`.
+    /// The parsed keys of the `[limits]` section.
     LIMITS, LimitsSection, "limits" {
         idle_seconds: Number(0, 86_400),
             "End a run that has been idle for this long; 0 means no limit. Not enforced if standard input is a terminal.";
@@ -213,7 +213,7 @@ section! {
 }
 
 section! {
-    /// `[budget]`.
+    /// The parsed keys of the `[budget]` section.
     BUDGET, BudgetSection, "budget" {
         max_tokens: Number(1, 1_000_000_000_000),
             "Tokens, input and output together.";
@@ -225,7 +225,7 @@ section! {
 }
 
 section! {
-    /// `[sandbox]`.
+    /// The parsed keys of the `[sandbox]` section.
     SANDBOX, SandboxSection, "sandbox" {
         namespaces: Choice(&["auto", "require", "off"]),
             "`auto` (default): use namespaces where the machine allows them. `require`: do not run without them. `off`: do not use them.";
@@ -235,7 +235,7 @@ section! {
 }
 
 section! {
-    /// `[home]`.
+    /// The parsed keys of the `[home]` section.
     HOME, HomeSection, "home" {
         import: List,
             "Files of the user's home directory to copy into the private one, such as `~/.gitconfig`. No patterns. Default: none.";
@@ -243,7 +243,7 @@ section! {
 }
 
 section! {
-    /// `[toolchains]`.
+    /// The parsed keys of the `[toolchains]` section.
     TOOLCHAINS, ToolchainsSection, "toolchains" {
         detect: Choices(&super::model::TOOLCHAINS, "toolchain"),
             "Toolchains to find in the user's home directory and to grant read-only. Default: all; `[]` means none.";
@@ -253,7 +253,7 @@ section! {
 }
 
 section! {
-    /// `[worktree]`.
+    /// The parsed keys of the `[worktree]` section.
     WORKTREE, WorktreeSection, "worktree" {
         root: Text,
             "The directory for worktrees: absolute, or relative to the repository. Default: `../.worktrees`.";
@@ -265,7 +265,7 @@ section! {
 }
 
 section! {
-    /// `[git]`.
+    /// The parsed keys of the `[git]` section.
     GIT, GitSection, "git" {
         default_action: Action,
             "The action for git commands that no rule matches. Default: `deny`.";

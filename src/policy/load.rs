@@ -1,7 +1,7 @@
 //! Loads a policy: finds it by name or path, reads the chain of policies it extends, and merges them.
 //!
-//! A user's policy is found before a built-in one of the same name. An unreadable user policy is an error and
-//! must never fall back to the built-in one.
+//! A user's policy takes precedence over a built-in policy of the same name. A user's policy that cannot be read is an
+//! error: guard must never use the built-in policy instead.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::model::Policy;
 use super::parse;
 use super::parse::{File, LARGEST_FILE};
 
-/// A longer chain of `extends` is treated as an error.
+/// The maximum number of policies in a chain of `extends`. A longer chain is an error.
 const LONGEST_CHAIN: usize = 8;
 
 /// The directories to search for a policy by name, before the built-in ones.
@@ -33,7 +33,8 @@ impl PolicyDirs {
         Self { user: base.map(|base| base.join("guard/policies")) }
     }
 
-    /// The available policy names, the user's own first. The flag is true for a built-in policy.
+    /// The names of the available policies, the user's own before the built-in ones. The flag is true for a built-in
+    /// policy.
     pub fn names(&self) -> Vec<(String, bool)> {
         let mut names: Vec<(String, bool)> = Vec::new();
         if let Some(Ok(entries)) = self.user.as_ref().map(std::fs::read_dir) {
@@ -57,7 +58,7 @@ impl PolicyDirs {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// No policy has that name.
+    /// No policy has the requested name.
     #[error("no policy named `{name}`{}", near.as_ref().map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     NotFound {
         /// The requested name.
@@ -174,7 +175,8 @@ fn extended(
     Ok(found)
 }
 
-/// Finds the text for a reference: a path, the name of a user's policy, or the name of a built-in one.
+/// Finds the text of the policy that a reference names: a path, the name of a user's policy, or the name of a built-in
+/// one.
 pub fn find(reference: &str, dirs: &PolicyDirs, from: Option<&Source>) -> Result<Source, PolicyError> {
     if reference.contains('/') || reference.ends_with(".toml") {
         let path = match from.filter(|from| !from.built_in).and_then(|from| Path::new(&from.name).parent()) {

@@ -8,7 +8,8 @@ use super::keys::nearest;
 use super::model::{Action, DefaultAction, Place, Policy, Rule};
 use super::parse::{File, FileRule, Located};
 
-/// Merges the files, the root of the chain first. Returns the problems beside the merged policy.
+/// Merges the policy files of a chain, which begins with its root. Returns the merged policy and the problems in the
+/// files.
 pub(super) fn merge(chain: Vec<(Source, File)>) -> (Policy, Vec<Diagnostic>) {
     let sources: Vec<Source> = chain.iter().map(|(source, _)| source.clone()).collect();
     let mut merger = Merger {
@@ -60,7 +61,7 @@ const TOP_DEFAULT: &str = "the default action";
 pub(super) struct Merger {
     pub(super) policy: Policy,
     problems: Vec<Diagnostic>,
-    /// The position of the file in the chain; 0 is the root.
+    /// The position in the chain of the file that is being merged; 0 is the root.
     pub(super) level: usize,
 }
 

@@ -5,9 +5,9 @@
 //! module never starts a process and never judges a command; `decide` runs the examples.
 #![forbid(unsafe_code)]
 
-/// The project's policy, below the root of its repository.
+/// The path of a project's policy, relative to the root of its repository.
 pub const PROJECT_POLICY: &str = ".guard/policy.toml";
-/// The project's configuration, below the root of its repository.
+/// The path of a project's configuration, relative to the root of its repository.
 pub const PROJECT_CONFIG: &str = ".guard/config.toml";
 
 mod builtin;

@@ -46,9 +46,9 @@ pub struct Policy {
     pub name: String,
     /// What the policy is for.
     pub description: String,
-    /// The names of the policies it extends, nearest first.
+    /// The names of the policies that this policy extends, nearest first.
     pub extends: Vec<String>,
-    /// The texts it was merged from, the root of the chain first.
+    /// The texts from which this policy was merged, the root of the chain first.
     pub sources: Vec<Source>,
     /// The action for programs that no rule matches.
     pub default_action: DefaultAction,
@@ -75,9 +75,9 @@ pub struct Policy {
     pub home: Home,
     /// The `[toolchains]` section: toolchains and caches from the user's home directory.
     pub toolchains: Toolchains,
-    /// The `[worktree]` section: the task's working tree.
+    /// The `[worktree]` section: the worktree that a run works in.
     pub worktree: Worktree,
-    /// The `[git]` section: git in the task's repository.
+    /// The `[git]` section: git in the repository that a run works on.
     pub git: Git,
     /// Warnings and notes from loading. None of them prevents the use of the policy.
     pub remarks: Vec<Diagnostic>,
@@ -95,7 +95,7 @@ pub struct DefaultAction {
 /// A span in one of a policy's sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The index into [`Policy::sources`].
+    /// The index of the source in [`Policy::sources`].
     pub source: usize,
     /// The byte range in the source.
     pub span: Range<usize>,
@@ -104,9 +104,9 @@ pub struct Place {
 /// One rule of a policy.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// The unique id of the rule.
+    /// The id of the rule, which is unique in the policy.
     pub id: String,
-    /// The action of the rule.
+    /// What happens to a command that the rule matches.
     pub action: Action,
     /// The reason to show to the agent.
     pub reason: String,
@@ -140,18 +140,18 @@ impl Rule {
     }
 }
 
-/// A command with its expected decision.
+/// A test of a rule: a command, and the decision that the policy must make about it.
 #[derive(Debug, Clone)]
 pub struct Example {
-    /// The expected decision.
+    /// The decision that the policy must make.
     pub action: Action,
-    /// The command to judge.
+    /// The command about which the policy must decide.
     pub command: ExampleCommand,
-    /// The byte range in the rule's source.
+    /// The byte range of the example in the rule's source.
     pub span: Range<usize>,
 }
 
-/// The command of an example.
+/// The command of an example, in one of the two forms that a policy file can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExampleCommand {
     /// A shell command line.
@@ -173,23 +173,23 @@ pub struct Conditions {
     pub flags: Vec<String>,
     /// Matches if none of these options is given.
     pub unless_flags: Vec<String>,
-    /// Matches if any argument matches.
+    /// Matches if any argument of the command matches one of these patterns.
     pub args: Vec<Pattern>,
-    /// Matches if no argument matches.
+    /// Matches if no argument of the command matches any of these patterns.
     pub unless_args: Vec<Pattern>,
-    /// Matches if any known path matches.
+    /// Matches if any path that the command is known to use matches one of these patterns.
     pub paths: Vec<PathPattern>,
-    /// Does not match if every known path matches one of these.
+    /// Does not match if every path that the command is known to use matches one of these patterns.
     pub unless_paths: Vec<PathPattern>,
-    /// Whether read or write access to the paths counts.
+    /// Which kind of access to a path counts for the conditions on paths.
     pub access: PathAccess,
     /// Matches if the command has any of these effects.
     pub effects: Option<Effects>,
     /// Matches if the command has no effects other than these.
     pub only_effects: Option<Effects>,
-    /// Matches if any variable that is set only for the command matches.
+    /// Matches if any variable that is set only for the command matches one of these patterns.
     pub variables: Vec<Pattern>,
-    /// Matches if any ref that the command would change matches.
+    /// Matches if any git ref that the command would change matches one of these patterns.
     pub refs: Vec<Pattern>,
 }
 
@@ -232,9 +232,9 @@ impl Filesystem {
 /// The hosts that a run may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Network {
-    /// Allowed entries, see [`HostEntry`](super::HostEntry).
+    /// Entries for allowed hosts, see [`HostEntry`](super::HostEntry).
     pub allow: Vec<String>,
-    /// Denied entries, which override `allow`.
+    /// Entries for denied hosts, which take precedence over `allow`.
     pub deny: Vec<String>,
     /// The names of network presets, which open hosts and gateways.
     pub presets: Vec<String>,
@@ -249,11 +249,11 @@ pub struct Network {
 /// Limits on the use of a model's API. `None` is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Budget {
-    /// Input and output tokens together.
+    /// The maximum number of tokens, input and output together.
     pub max_tokens: Option<u64>,
-    /// Requests that use tokens.
+    /// The maximum number of requests that use tokens.
     pub max_requests: Option<u64>,
-    /// The cost in millionths of the currency of the price list.
+    /// The maximum cost, in millionths of the currency of the price list.
     pub max_cost_micros: Option<u64>,
 }
 
@@ -271,12 +271,12 @@ pub struct Environment {
 /// The resource limits of a run. `None` is unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Limits {
-    /// Limits by key, in the order of the format.
+    /// Each limit's key and value, in the order of the policy format.
     pub values: Vec<(&'static str, i64)>,
 }
 
 impl Limits {
-    /// The value of a key, if it is set.
+    /// The value of the limit with this key, if the limit is set.
     pub fn get(&self, key: &str) -> Option<i64> {
         self.values.iter().find(|(known, _)| *known == key).map(|&(_, value)| value)
     }
@@ -301,11 +301,11 @@ impl Default for Sandbox {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Namespaces {
-    /// The run gets none.
+    /// The run gets no private namespaces.
     Off,
-    /// The run gets them if the machine supports it.
+    /// The run gets private namespaces if the machine supports them.
     Auto,
-    /// The run does not start without them.
+    /// The run does not start without private namespaces.
     Require,
 }
 
@@ -372,29 +372,29 @@ impl Caches {
     }
 }
 
-/// The working tree of a task.
+/// Settings of the worktree that a run works in.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Worktree {
-    /// The directory that contains the worktrees.
+    /// The directory in which guard creates the worktrees of runs.
     pub root: Option<String>,
     /// Untracked paths that are copied into the worktree.
     pub copy: Vec<String>,
-    /// Untracked paths that the task can read through a link.
+    /// Untracked paths that the run can read through a link.
     pub link_readonly: Vec<String>,
 }
 
-/// Settings of git in the task's repository.
+/// Settings of git in the repository that a run works on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Git {
-    /// The prefix of task branches.
+    /// The prefix of the names of runs' branches.
     pub branch_prefix: String,
-    /// Trailers to add to commits.
+    /// Trailers to add to commit messages.
     pub trailers: Vec<String>,
     /// Whether commits are signed.
     pub sign: bool,
     /// The name and email address of the committer; the user's own if absent.
     pub identity: Option<(String, String)>,
-    /// Whether the user's hooks run.
+    /// Whether the user's git hooks run.
     pub hooks: bool,
     /// The maximum amount of data to receive from a run, in MiB.
     pub receive_mib: i64,
@@ -439,12 +439,12 @@ impl Policy {
         }
     }
 
-    /// The file, line and column of a span.
+    /// The file, line and column of a place in the policy's sources.
     pub fn locate(&self, place: &Place) -> Location {
         self.sources[place.source].locate(place.span.start)
     }
 
-    /// The index of the policy's own text in [`Policy::sources`].
+    /// The index in [`Policy::sources`] of this policy's own text, as opposed to the texts it extends.
     pub fn own_source(&self) -> usize {
         self.sources.len() - 1
     }

@@ -21,13 +21,13 @@ use crate::command::{CLASSES, Effects, is_known_verb, known_verbs};
 /// The placeholders allowed in paths as `{…}`.
 const PLACEHOLDERS: [&str; 6] = ["worktree", "home", "tmp", "system", "toolchains", "artifact"];
 
-/// More rules would make every judgement slow, and could not be reviewed.
+/// The maximum number of rules in a file. More rules would make every judgement slow, and could not be reviewed.
 const MOST_RULES: usize = 1000;
 
-/// A larger file is rejected.
+/// The maximum size of a policy file, in bytes. A larger file is rejected.
 pub(super) const LARGEST_FILE: usize = 1 << 20;
 
-/// A value with its location in the file.
+/// A value with the byte range of its text in the policy file.
 #[derive(Debug, Clone)]
 pub(super) struct Located<T> {
     pub(super) value: T,
@@ -102,7 +102,7 @@ pub(super) fn read(source: &Source) -> (File, Vec<Diagnostic>) {
 pub(super) struct Reader<'s> {
     pub(super) source: &'s Source,
     pub(super) problems: Vec<Diagnostic>,
-    /// The indices of the problems that report a missing key.
+    /// The indices in `problems` of the errors that report a missing key.
     absences: Vec<usize>,
 }
 
@@ -177,7 +177,7 @@ impl Reader<'_> {
         self.unique_ids(&file.rules);
     }
 
-    /// Reports a missing key.
+    /// Reports an error about a missing key, and adds its index to `absences`.
     fn absent(&mut self, span: Range<usize>, message: String, label: &str, help: Option<String>) {
         self.absences.push(self.problems.len());
         self.error(span, message, label, help);
@@ -319,7 +319,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Checks a rule id. Ids appear in messages and tables, and some names are reserved for guard itself.
+    /// Whether a rule id is valid; reports an error if it is not. Ids appear in messages and tables, and some names are
+    /// reserved for guard itself.
     fn is_rule_id(&mut self, id: &Located<String>) -> bool {
         let fits = |byte: u8| {
             byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_')
@@ -606,14 +607,15 @@ fn is_inside_the_worktree(text: &str) -> bool {
     text.trim_end_matches('/').split('/').all(plain)
 }
 
-/// Whether a text is `~/` and the path of one file. A pattern could copy files that the user has not reviewed.
+/// Whether a text is `~/` followed by the path of one file. Patterns are not accepted, because they could match files
+/// that the user has not reviewed.
 fn is_file_of_the_home(text: &str) -> bool {
     let is_name = |part: &str| !matches!(part, "" | "." | "..");
     let fits = |byte: u8| !byte.is_ascii_control() && !b"*?[]{}".contains(&byte);
     text.strip_prefix("~/").is_some_and(|rest| rest.split('/').all(is_name) && rest.bytes().all(fits))
 }
 
-/// Short options for which git always has a long form.
+/// Whether a flag is a short option for which git always has a long form.
 fn has_long_name(flag: &str) -> bool {
     matches!(flag, "-m" | "-n" | "-f" | "-d" | "-a" | "-q" | "-v" | "-s" | "-F" | "-p" | "-l")
 }

@@ -26,7 +26,7 @@ enum Form {
     Any,
     Prefix(usize),
     Suffix(usize),
-    /// Literal text between several stars.
+    /// Pieces of literal text with several stars between or around them.
     Stars,
     Glob(Box<Lazy>),
 }
@@ -37,7 +37,8 @@ struct Lazy {
     matcher: OnceLock<GlobMatcher>,
 }
 
-/// Longer patterns, or more alternatives, are rejected: compiling them could fail or take long.
+/// The maximum length of a pattern. Longer patterns, and those with more than `MOST_BRACES` groups of alternatives, are
+/// rejected: compiling them could fail or take long.
 const LONGEST_PATTERN: usize = 256;
 const MOST_BRACES: usize = 4;
 
@@ -54,7 +55,7 @@ pub enum PatternError {
     /// A `[` lacks its `]`.
     #[error("a `[` is not closed; for the character itself write `[[]`")]
     UnclosedClass,
-    /// Another error in a glob.
+    /// The pattern has another error that `globset` reports.
     #[error("{0}")]
     Glob(globset::ErrorKind),
     /// A path pattern is relative.
@@ -149,14 +150,14 @@ fn matches_stars(pattern: &[u8], word: &[u8]) -> bool {
     true
 }
 
-/// The pattern for every path outside of what the run may write.
+/// The pattern that matches every path outside the paths that the run may write.
 const OUTSIDE: &str = "{outside}";
 
 /// A pattern for a path. `**` crosses directories, `*` does not, a leading `~` is a home directory.
 #[derive(Debug, Clone)]
 pub struct PathPattern {
     written: String,
-    /// Whether the pattern begins with `~`. The rest then matches below any home directory.
+    /// Whether the pattern begins with `~`. The rest of the pattern then matches below any home directory.
     below_home: bool,
     form: PathForm,
 }
@@ -166,7 +167,7 @@ enum PathForm {
     Literal(String),
     /// `X/**`: X and everything below it.
     Below(String),
-    /// `/X*`: the rest of one component.
+    /// `/X*`: every path that begins with `/X` and has no slash after that.
     Stem(String),
     /// `**/NAME` and `**/NAME/**`: the last component, or any component, has that name.
     Component {
@@ -224,13 +225,13 @@ impl PathPattern {
         &self.written
     }
 
-    /// Whether the pattern matches every path outside of what the run may write.
+    /// Whether this is the pattern that matches every path outside the paths that the run may write.
     pub fn means_outside(&self) -> bool {
         self.written == OUTSIDE
     }
 
-    /// Whether a path matches. `below_home` is the offset of its part below the home directory, if the caller
-    /// knows it.
+    /// Whether a path matches the pattern. `below_home` is the offset in `path` at which the part below the home
+    /// directory begins, if the caller knows it.
     pub fn matches(&self, path: &[u8], below_home: Option<usize>) -> bool {
         if !self.below_home {
             return self.form.matches(path);

@@ -11,13 +11,13 @@ use serde::Deserialize;
 pub struct Preset {
     /// What the preset is for.
     pub description: String,
-    /// Hosts that are reachable through the proxy.
+    /// Hosts that the preset makes reachable through the proxy.
     #[serde(default)]
     pub allow: Vec<PresetHost>,
-    /// The user's tools whose configuration names further hosts.
+    /// Tools of the user whose own configuration names further hosts to allow.
     #[serde(default)]
     pub tool: Vec<PresetName>,
-    /// Gateways to open.
+    /// Gateways that the preset opens.
     #[serde(default)]
     pub gateway: Vec<PresetName>,
 }
@@ -38,7 +38,7 @@ pub struct PresetHost {
 pub struct PresetName {
     /// The name of the tool or gateway.
     pub name: String,
-    /// Why it is needed.
+    /// Why the preset needs the tool or gateway.
     pub reason: String,
 }
 
@@ -51,20 +51,20 @@ pub struct Gateway {
     pub description: String,
     /// The base URL of the API.
     pub upstream: String,
-    /// The user's variables that may hold another base URL. The agent gets the gateway's address in them.
+    /// Environment variables in which the user may set another base URL. The agent gets the gateway's address in them.
     #[serde(default)]
     pub upstream_variables: Vec<String>,
-    /// The user's variables that may hold the key. The agent gets a placeholder in the first one.
+    /// Environment variables in which the user may set the key. The agent gets a placeholder in the first of them.
     #[serde(default)]
     pub key_variables: Vec<String>,
-    /// The header that carries the key.
+    /// The name of the request header that carries the key.
     pub key_header: Option<String>,
-    /// The text before the key in that header.
+    /// The text before the key in the value of `key_header`, such as `Bearer `.
     #[serde(default)]
     pub key_prefix: String,
-    /// The agent's request headers that are forwarded.
+    /// The names of the headers of the agent's request that guard forwards.
     pub headers: Vec<String>,
-    /// The query parameters that are forwarded.
+    /// The names of the query parameters of the agent's request that guard forwards.
     #[serde(default)]
     pub query_keys: Vec<String>,
     /// Content that a request body must not contain.
@@ -75,9 +75,9 @@ pub struct Gateway {
     /// URL prefixes that git replaces with the gateway's address (`insteadOf`).
     #[serde(default)]
     pub git_instead_of: Vec<String>,
-    /// The requests that pass.
+    /// The groups of requests that pass the gateway.
     pub call: Vec<Call>,
-    /// Where responses report the tokens used.
+    /// Where the API's responses report the tokens used.
     #[serde(default)]
     pub usage: UsagePlaces,
     /// Where a request names its model.
@@ -95,7 +95,7 @@ pub struct Call {
     pub methods: Vec<String>,
     /// The path patterns; `*` matches any text without a slash.
     pub paths: Vec<String>,
-    /// The complete query, if it must match.
+    /// The complete query that a request must have, if only that query passes.
     pub query: Option<String>,
     /// Whether the request uses tokens and counts against the budget.
     #[serde(default)]
@@ -108,12 +108,12 @@ pub struct Call {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forbid {
-    /// The forbidden keys, at any depth.
+    /// The keys that the JSON must not contain, at any depth.
     pub keys: Vec<String>,
-    /// Forbid the key only if its value is a URL, such as `https://…`.
+    /// Whether a key is forbidden only if its value is a URL, such as `https://…`.
     #[serde(default)]
     pub only_addresses: bool,
-    /// Why it is forbidden.
+    /// Why the keys are forbidden.
     pub reason: String,
 }
 
@@ -152,18 +152,18 @@ impl ToolRules {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UsagePlaces {
-    /// Input tokens, including cached ones.
+    /// Where the number of input tokens is, including cached ones.
     #[serde(default)]
     pub input: Vec<String>,
-    /// Output tokens.
+    /// Where the number of output tokens is.
     #[serde(default)]
     pub output: Vec<String>,
-    /// The input tokens that were cached and cost less.
+    /// Where the number of cached input tokens is. Cached tokens cost less.
     #[serde(default)]
     pub cached: Vec<String>,
 }
 
-/// Where a request names its model.
+/// Where a request names the model that it uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelPlace {
@@ -179,11 +179,11 @@ pub struct ModelPlace {
 pub struct Refusals {
     /// The content type of the response bodies.
     pub content_type: String,
-    /// The budget is exhausted.
+    /// The response when the budget is exhausted.
     pub exhausted: Answer,
-    /// The request is not allowed.
+    /// The response when the request is not allowed.
     pub forbidden: Answer,
-    /// The API cannot be reached.
+    /// The response when the API cannot be reached.
     pub unavailable: Answer,
 }
 
@@ -197,7 +197,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// The name and text of every preset.
+/// The name of every preset and the text of its file.
 pub const PRESETS: [(&str, &str); 9] = [
     ("none", include_str!("../../policies/network/none.toml")),
     ("gemini", include_str!("../../policies/network/gemini.toml")),
@@ -220,7 +220,7 @@ pub(super) const PRESET_NAMES: [&str; 9] = {
     names
 };
 
-/// The name and text of every gateway.
+/// The name of every gateway and the text of its file.
 pub const GATEWAYS: [(&str, &str); 4] = [
     ("gemini", include_str!("../../policies/gateways/gemini.toml")),
     ("openai", include_str!("../../policies/gateways/openai.toml")),

@@ -6,7 +6,7 @@ use super::keys;
 use super::keys::{Field, Kind};
 use crate::command::CLASSES;
 
-/// Returns the schema as JSON.
+/// Returns the JSON Schema of policy files.
 pub fn schema() -> Value {
     let mut schema = object(keys::POLICY, &["version", "name"]);
     let Value::Object(map) = &mut schema else { return schema };

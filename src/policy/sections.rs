@@ -19,7 +19,7 @@ use super::parse::{File, Located};
 use crate::command::Limits as CommandLimits;
 
 impl Merger {
-    /// Merges all sections of a file.
+    /// Merges all sections of a file into the policy.
     pub(super) fn sections(&mut self, file: &File) {
         file.filesystem.tighten(self);
         file.network.tighten(self);

@@ -12,24 +12,24 @@ use crate::policy::Action;
 /// A parsed file of cases.
 #[derive(Debug, Clone)]
 pub struct Corpus {
-    /// The name of the file, as given by the caller.
+    /// The name of the corpus file, as given by the caller.
     pub name: String,
-    /// The policy that the labels refer to.
+    /// The name of the policy that the labels refer to, if the file states one.
     pub policy: Option<String>,
-    /// The cases, in file order.
+    /// The commands to judge, in the order of the file.
     pub cases: Vec<Case>,
 }
 
 /// One command of a corpus.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// The line number, from 1.
+    /// The number of the case's line in the file, from 1.
     pub line: usize,
-    /// The expected decision.
+    /// The decision that the policy is expected to make; `None` if the line has no label.
     pub label: Option<Action>,
     /// The command as written in the file.
     pub text: String,
-    /// The parsed command.
+    /// The command, parsed for the policy's decision.
     pub request: Request,
 }
 
@@ -37,9 +37,9 @@ pub struct Case {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{name}:{line}: {problem}")]
 pub struct CorpusError {
-    /// The name of the file.
+    /// The name of the corpus file.
     pub name: String,
-    /// The line number, from 1.
+    /// The number of the invalid line, from 1.
     pub line: usize,
     /// What is wrong with the line.
     pub problem: String,

@@ -1,8 +1,8 @@
-//! Audits policies: runs lists of commands (corpora) through them and reports the decisions as a table, as CI
-//! reports, or as a difference from a committed snapshot.
+//! Audits policies: runs lists of commands (corpora) through them and reports the decisions as a table, as CI reports,
+//! or as a difference from a committed snapshot.
 //!
-//! This lets a policy change be reviewed like code: run it over the commands that matter and read the
-//! difference. The result must not depend on the machine it runs on.
+//! An audit lets a policy change be reviewed like code: audit the commands that matter, and read what changed in the
+//! decisions. The result must not depend on the machine on which the audit runs.
 #![forbid(unsafe_code)]
 
 mod corpus;
@@ -17,15 +17,15 @@ use crate::command::{Context, Cwd};
 use crate::decide::judge;
 use crate::policy::{Action, Policy};
 
-/// The result of an audit.
+/// The result of an audit: the decision of every policy about every command.
 #[derive(Debug, Clone)]
 pub struct Audit {
     /// The names of the audited policies, in order.
     pub policies: Vec<String>,
-    /// Corpora whose labels were not checked because their policy is not among the audited ones, with the
-    /// policy they name.
+    /// Corpora whose labels were not checked, because the policy that they refer to was not audited or is not stated:
+    /// the name of the corpus, and the name of the policy if it is stated.
     pub unused_labels: Vec<(String, Option<String>)>,
-    /// One row for each case.
+    /// The decisions, one row for each case of the corpora.
     pub rows: Vec<Row>,
 }
 
@@ -34,29 +34,30 @@ pub struct Audit {
 pub struct Row {
     /// The corpus that contains the case.
     pub corpus: String,
-    /// The line number in the corpus.
+    /// The line number of the case in the corpus, from 1.
     pub line: usize,
-    /// The command as written.
+    /// The command as written in the corpus.
     pub text: String,
-    /// The label, and the index of the policy it refers to.
+    /// The decision that the case's label expects, with the index of the policy that the label refers to.
     pub expected: Option<(usize, Action)>,
-    /// One answer for each policy.
+    /// The answer of each policy, in the order of [`Audit::policies`].
     pub verdicts: Vec<Answer>,
 }
 
-/// One policy's verdict, reduced to what a snapshot keeps.
+/// One policy's decision about a command, reduced to what tables and reports need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The decision.
+    /// Whether the policy allows or denies the command, or asks the user.
     pub action: Action,
     /// The rule that caused the decision.
     pub rule: String,
-    /// The reason, for reports.
+    /// The reason that the rule gives, for reports.
     pub reason: String,
 }
 
 impl Row {
-    /// Returns the answer that contradicts the label, if there is one.
+    /// Returns the answer that contradicts the case's label, if there is one, with the policy's index and the expected
+    /// decision.
     pub fn contradiction(&self) -> Option<(usize, Action, &Answer)> {
         let (policy, label) = self.expected?;
         let answer = self.verdicts.get(policy)?;
@@ -64,8 +65,8 @@ impl Row {
     }
 }
 
-/// Runs every case through every policy. Cases are judged as if run in a working tree by a user with unknown
-/// home directory and environment, so that the result is the same on every machine.
+/// Runs every case through every policy. Each command is judged as if it ran in a working tree, with an unknown home
+/// directory and environment, so that the result is the same on every machine.
 pub fn run(policies: &[Policy], corpora: &[Corpus]) -> Audit {
     let context = Context { cwd: Cwd::Known(b"/work/tree".to_vec()), ..Context::default() };
     let mut rows = Vec::new();

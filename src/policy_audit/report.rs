@@ -10,8 +10,8 @@ use super::{Answer, Audit, Change, Row};
 use crate::policy::Action;
 use crate::terminal_text;
 
-/// Renders the table: one line for each case, grouped by corpus. A line has the first policy's answer, the
-/// answers of policies that differ, a tab, and the command.
+/// Renders the audit table: one line for each case, grouped by corpus. A line consists of the first policy's answer,
+/// the answers of those policies that differ from it, a tab, and the command.
 pub fn text(audit: &Audit) -> String {
     let mut out = format!("policies: {}\n", audit.policies.join(" "));
     let mut corpus = "";
@@ -25,8 +25,8 @@ pub fn text(audit: &Audit) -> String {
     out
 }
 
-/// Formats the answers, for example `deny git.switch`, with `[readonly: deny readonly.git]` for each group of
-/// policies that differs.
+/// Formats the answers about one case, for example `deny git.switch`. Appends `[readonly: deny readonly.git]` for each
+/// group of policies that differs from the first policy.
 pub(super) fn answers(audit: &Audit, row: &Row) -> String {
     let show = |answer: &Answer| format!("{} {}", answer.action.name(), answer.rule);
     let Some(first) = row.verdicts.first() else { return String::new() };
@@ -45,8 +45,8 @@ pub(super) fn answers(audit: &Audit, row: &Row) -> String {
     others.iter().fold(base, |line, (shown, policies)| format!("{line} [{}: {shown}]", policies.join(" ")))
 }
 
-/// Renders JUnit XML: one suite for each corpus and policy, one test for each case. A case that contradicts
-/// its label is a failure, and so is every difference from the snapshot, in a suite of its own.
+/// Renders JUnit XML: one suite for each corpus and policy, one test for each case. A case that contradicts its label
+/// is a failure. Every difference from the snapshot is also a failure, in a separate suite.
 pub fn junit(audit: &Audit, changes: &[Change]) -> Result<String, quick_junit::SerializeError> {
     let mut suites: BTreeMap<(usize, &str), TestSuite> = BTreeMap::new();
     for row in &audit.rows {
@@ -139,7 +139,7 @@ pub fn sarif(audit: &Audit, changes: &[Change]) -> Value {
     })
 }
 
-/// The rule of results that are differences from the snapshot.
+/// The rule id of SARIF results that report a difference from the snapshot.
 const SNAPSHOT_RULE: &str = "audit.snapshot";
 
 fn changed(audit: &Audit, change: &Change) -> Value {

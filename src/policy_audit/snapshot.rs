@@ -1,49 +1,49 @@
-//! Compares a committed audit table with the current one and lists the commands whose answer changed.
+//! Compares a committed audit table (the snapshot) with the current table, and lists the commands whose answer changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// One difference between snapshot and current table.
+/// One difference between the snapshot and the current table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The list of policies changed.
+    /// The list of audited policies changed.
     Policies {
-        /// The list in the snapshot.
+        /// The list of policies in the snapshot.
         was: String,
-        /// The current list.
+        /// The current list of policies.
         is: String,
     },
     /// The answer for a command changed.
     Answer {
         /// The corpus that contains the command.
         corpus: String,
-        /// The command as written.
+        /// The command as written in the corpus.
         text: String,
         /// The answer in the snapshot.
         was: String,
         /// The current answer.
         is: String,
     },
-    /// A command was added.
+    /// The corpus contains a command that is not in the snapshot.
     Added {
         /// The corpus that contains the command.
         corpus: String,
-        /// The command as written.
+        /// The command as written in the corpus.
         text: String,
         /// The current answer.
         is: String,
     },
-    /// A command was removed.
+    /// The snapshot contains a command that is no longer in the corpus.
     Removed {
         /// The corpus that contained the command.
         corpus: String,
-        /// The command as written.
+        /// The command as it was written in the corpus.
         text: String,
     },
 }
 
 impl Change {
-    /// The corpus that contains the command, unless the change is about all of them.
+    /// The corpus that contains the command; `None` for a change in the list of policies.
     pub fn corpus(&self) -> Option<&str> {
         match self {
             Self::Policies { .. } => None,
@@ -53,7 +53,7 @@ impl Change {
         }
     }
 
-    /// The command as written, or `policies`.
+    /// The command as written in the corpus, or `policies` for a change in the list of policies.
     pub fn command(&self) -> &str {
         match self {
             Self::Policies { .. } => "policies",
@@ -61,7 +61,7 @@ impl Change {
         }
     }
 
-    /// What differs from the snapshot, as one line.
+    /// Describes what differs from the snapshot, in one line.
     pub fn difference(&self) -> String {
         match self {
             Self::Policies { was, is } | Self::Answer { was, is, .. } => {
@@ -90,7 +90,7 @@ impl fmt::Display for Change {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid snapshot: line {line} is neither a heading nor `ANSWER<TAB>COMMAND`")]
 pub struct SnapshotError {
-    /// The line number, from 1.
+    /// The number of the invalid line, from 1.
     pub line: usize,
 }
 
@@ -123,7 +123,7 @@ pub fn compare(snapshot: &str, today: &str) -> Result<Vec<Change>, SnapshotError
     Ok(changes)
 }
 
-/// A parsed table: its policies, and its answers by corpus and command.
+/// A parsed audit table: the list of policies, and the answers by corpus and command.
 #[derive(Default)]
 struct Table<'t> {
     policies: &'t str,

@@ -1,31 +1,32 @@
-//! Which layer of the sandbox holds which boundary, by the kernel's Landlock ABI and by namespaces.
+//! Lists which layers of the sandbox enforce which boundary. That depends on the kernel's Landlock ABI and on whether
+//! the run has namespaces.
 //!
-//! Older Landlock versions cover less. With namespaces, other layers hold the rest; a boundary that no layer holds is a
-//! reason not to start a run.
+//! Older Landlock versions cover less. With namespaces, other layers enforce the rest. If no layer enforces some
+//! boundary, guard does not start a run.
 
 use serde::Serialize;
 
-/// First Landlock ABI that can grant renames and links between directories (Linux 5.19). Builds need them.
+/// The first Landlock ABI that can grant renames and links between directories, which builds need (Linux 5.19).
 pub(super) const LANDLOCK_RENAMES: i32 = 2;
-/// First Landlock ABI that restricts truncation (Linux 6.2).
+/// The first Landlock ABI that restricts truncation (Linux 6.2).
 const LANDLOCK_TRUNCATION: i32 = 3;
-/// First Landlock ABI that restricts TCP (Linux 6.7).
+/// The first Landlock ABI that restricts TCP (Linux 6.7).
 const LANDLOCK_TCP: i32 = 4;
-/// First Landlock ABI that restricts ioctls on devices (Linux 6.10).
+/// The first Landlock ABI that restricts ioctls on devices (Linux 6.10).
 const LANDLOCK_DEVICES: i32 = 5;
-/// First Landlock ABI that restricts signals and abstract unix sockets (Linux 6.12).
+/// The first Landlock ABI that restricts signals and abstract unix sockets (Linux 6.12).
 pub(super) const LANDLOCK_SCOPES: i32 = 6;
 
-/// A boundary of every run, with the layers that hold it. Each of them is sufficient.
+/// A boundary of every run, with the layers of the sandbox that enforce it. Each of these layers alone is sufficient.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HeldBoundary {
-    /// What the run cannot do outside its grants.
+    /// What the run cannot do beyond its grants, such as `file-access` or `signals`.
     pub name: &'static str,
-    /// The layers that prevent it.
+    /// The layers that enforce this boundary, such as `landlock`. Empty if no layer does.
     pub held_by: Vec<&'static str>,
 }
 
-/// The boundaries of a run, on a kernel with this Landlock ABI.
+/// The boundaries of a run with or without namespaces, on a kernel with this Landlock ABI.
 pub fn held_boundaries(landlock: i32, has_namespaces: bool) -> Vec<HeldBoundary> {
     let since = |abi: i32| (landlock >= abi).then_some("landlock");
     let with = |layer: &'static str| has_namespaces.then_some(layer);

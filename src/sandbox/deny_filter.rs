@@ -25,9 +25,10 @@ pub const LIST: &str = include_str!("../../policies/syscalls.toml");
 /// The seccomp filters of a run.
 #[derive(Clone)]
 pub struct Filters {
-    /// Makes listed calls fail, and kills a process that makes a call of another architecture.
+    /// The filter that makes listed calls fail, and kills a process that makes a call of another architecture.
     pub deny: Vec<sock_filter>,
-    /// Sends calls to the supervisor, and kills like `deny`.
+    /// The filter that sends calls to the supervisor, and also kills a process that makes a call of another
+    /// architecture.
     pub notify: Vec<sock_filter>,
 }
 
@@ -37,7 +38,7 @@ pub fn filters(shared: bool, forks: bool) -> Result<Filters, SandboxError> {
     compile(&parse_list(LIST)?, shared, forks)
 }
 
-/// Compiles the filters from a list. The flags are those of [`filters`].
+/// Compiles the filters from a list of system calls. `shared` and `forks` are those of [`filters`].
 pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, SandboxError> {
     let mut denied = Denied::default();
     for entry in list.deny.iter().filter(|entry| shared || entry.only.is_none()) {
@@ -59,7 +60,7 @@ pub fn compile(list: &List, shared: bool, forks: bool) -> Result<Filters, Sandbo
     Ok(Filters { deny: denied.program()?, notify: notify_filter::program(&notified)? })
 }
 
-/// The parsed list of system calls.
+/// The parsed content of `policies/syscalls.toml`: which system calls get special treatment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
@@ -70,7 +71,7 @@ pub struct List {
     pub ask: Vec<Entry>,
 }
 
-/// One entry of the list.
+/// One entry of the list: system calls that are treated the same, with the reason.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -79,9 +80,9 @@ pub struct Entry {
     /// Conditions on the arguments of the call; the entry applies if all of them hold.
     #[serde(default)]
     pub when: Vec<String>,
-    /// The errno of denied calls; EPERM by default.
+    /// The errno with which denied calls fail; EPERM by default.
     pub errno: Option<Errno>,
-    /// Restricts the entry to some runs.
+    /// If set, the entry applies only to these runs.
     pub only: Option<Only>,
     /// Why the entry exists.
     pub reason: String,
@@ -128,12 +129,12 @@ impl Errno {
 }
 
 impl Entry {
-    /// The parsed conditions; all must hold.
+    /// The parsed conditions of `when`. The entry applies if all of them hold.
     pub fn conditions(&self) -> Result<Vec<Condition>, SandboxError> {
         self.when.iter().map(|text| condition(text)).collect()
     }
 
-    /// The numbers of the calls that exist on this architecture.
+    /// The numbers of the system calls in `calls` that exist on this architecture.
     pub fn numbers(&self) -> Result<Vec<u32>, SandboxError> {
         let unknown = self.calls.iter().find(|name| !syscall_numbers::is_known(name));
         match unknown {
@@ -158,8 +159,8 @@ pub fn parse_list(text: &str) -> Result<List, SandboxError> {
 }
 
 /// Denied calls grouped by errno, because a `seccompiler` program has a single action. Calls that are denied only for
-/// some arguments come first: programs make those often (`openat`, `fcntl`), and a filter compares one call number after
-/// the other. In another order an allowed `openat` would take 0.1 µs longer, a tenth of its time.
+/// some arguments are at the start, because programs make them often (`openat`, `fcntl`), and a filter compares call
+/// numbers one by one. At the end, an allowed `openat` would take 0.1 µs longer, a tenth of its time.
 #[derive(Default)]
 struct Denied(BTreeMap<(When, Errno), BTreeMap<i64, Vec<SeccompRule>>>);
 
@@ -178,14 +179,14 @@ impl Denied {
         Ok(())
     }
 
-    /// Denies a call if one of these rules matches; always, if there are none.
+    /// Denies a call if one of these rules matches. Without rules, always denies the call.
     fn deny(&mut self, number: u32, errno: Errno, rules: &[SeccompRule]) {
         let when = if rules.is_empty() { When::Always } else { When::SomeArguments };
         let calls = self.0.entry((when, errno)).or_default();
         calls.entry(number.into()).or_default().extend_from_slice(rules);
     }
 
-    /// Calls that are denied only for some arguments.
+    /// The numbers of the calls that are denied only for some arguments.
     fn conditional(&self) -> Vec<u32> {
         let programs = self.0.iter().filter(|((when, _), _)| *when == When::SomeArguments);
         programs
@@ -194,7 +195,7 @@ impl Denied {
             .collect()
     }
 
-    /// Joins the programs into one filter. A call that no program denies is allowed.
+    /// Joins the programs of all groups into one filter. A call that no program denies is allowed.
     fn program(self) -> Result<Vec<sock_filter>, SandboxError> {
         let failed = |error: BackendError| SandboxError::Filter(error.to_string());
         let mut filter = notify_filter::kill_foreign_calls();
@@ -213,9 +214,9 @@ impl Denied {
     }
 }
 
-/// Rewrites a program so that its allow actions jump past its end, to the next program, unless no later program
-/// checks the call. `is_final` says so for each call. The program has one allow action per call, in order, and one
-/// for all other calls.
+/// Rewrites a program so that its allow actions jump past its end, to the next program. A call for which `is_final` is
+/// true is allowed at once, because no later program checks it. The program has one allow action per call, in order,
+/// and one for all other calls.
 fn chain_to_next(program: &BpfProgram, is_final: &[bool]) -> Result<Vec<sock_filter>, SandboxError> {
     let mut allowed = 0;
     let mut steps = Vec::with_capacity(program.len());
@@ -270,7 +271,7 @@ fn number_of(name: &str) -> Option<u32> {
     syscall_numbers::number(name).and_then(|number| u32::try_from(number).ok())
 }
 
-/// Numbers of the calls that exist on this architecture.
+/// The numbers of those of the named system calls that exist on this architecture.
 fn numbers(names: &[&str]) -> impl Iterator<Item = u32> {
     names.iter().filter_map(|name| number_of(name))
 }
@@ -312,15 +313,15 @@ fn number(text: &str) -> Option<u32> {
 const SOCKETS: &[&str] =
     &["socket", "socketpair", "connect", "bind", "listen", "sendto", "sendmsg", "sendmmsg"];
 const PROCESSES: &[&str] = &["fork", "vfork"];
-/// Truncation by path, which Landlock does not restrict before ABI 3.
+/// Calls that truncate a file by its path, which Landlock does not restrict before ABI 3.
 const TRUNCATION: &[&str] = &["truncate"];
-/// Opening a file for reading and truncating it (`O_RDONLY | O_TRUNC`), with the index of the flags. Before ABI 3
-/// Landlock only checks for the right to read.
+/// Calls that can open a file for reading and truncate it (`O_RDONLY | O_TRUNC`), with the index of their flags
+/// argument. Before ABI 3, Landlock checks only the right to read for them.
 const TRUNCATING_OPENS: &[(&str, u8)] = &[("open", 1), ("openat", 2)];
 
-/// Compiles the filter for a helper process of guard, which has no supervisor. It denies sockets, truncation by path and
-/// everything on the list. With `alone` it also denies new processes (not threads) and metadata changes, and denies calls that the list
-/// denies for some arguments for all arguments.
+/// Compiles the filter for a helper process of guard, which has no supervisor. It denies sockets, truncation by path
+/// and everything on the list. With `alone` it also denies new processes (not threads) and metadata changes. Most calls
+/// that the list denies for some arguments are then denied for all arguments.
 pub fn helper_filter(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     // These stay conditional: no C library can start a program without them.
     let needed = [
@@ -373,7 +374,7 @@ pub fn helper_filter(alone: bool) -> Result<Vec<sock_filter>, SandboxError> {
     denied.program()
 }
 
-/// Calls that are always sent to the supervisor.
+/// Calls that are always sent to the supervisor, whatever their arguments.
 const ALWAYS_NOTIFIED: &[&str] = &["execve", "execveat", "connect", "bind", "listen", "inotify_add_watch"];
 
 /// Calls that create a process or thread. (The list denies `clone3`.)
@@ -403,8 +404,8 @@ pub const METADATA: &[&str] = &[
     "removexattrat",
 ];
 
-/// Calls that act on a process by id, with the index of that argument. Id 0 (the caller) is allowed; others are sent
-/// to the supervisor.
+/// Calls that act on a process by its id, with the index of the id argument. Id 0 (the caller itself) is allowed. Calls
+/// with another id are sent to the supervisor.
 pub const ON_PROCESSES: &[(&str, u8)] = &[
     ("prlimit64", 0),
     ("setpriority", 1),

@@ -31,10 +31,10 @@ pub enum Rights {
 }
 
 impl Rights {
-    /// Every variant.
+    /// All rights, for callers that iterate over them.
     pub const ALL: [Self; 5] = [Self::Read, Self::ReadExecute, Self::Write, Self::WriteExecute, Self::Device];
 
-    /// Whether files may be changed.
+    /// Whether these rights allow changing files.
     pub fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteExecute)
     }
@@ -49,7 +49,7 @@ impl Rights {
         }
     }
 
-    /// The short form that `--dry-run` prints.
+    /// The letters by which `--dry-run` shows these rights.
     pub fn letters(self) -> &'static str {
         match self {
             Self::Read => "r--",
@@ -61,18 +61,18 @@ impl Rights {
     }
 }
 
-/// A path with the rights on it.
+/// A path that the run may use, and what it may do there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Grant {
-    /// The path; a directory includes everything below it.
+    /// The granted file or directory; a directory includes everything below it.
     pub path: PathBuf,
-    /// The rights.
+    /// What the run may do with the path.
     pub rights: Rights,
-    /// Why the run has this grant, for the user.
+    /// Why the run has this grant, as shown to the user.
     pub why: String,
 }
 
-/// The Landlock ABI version of this kernel; 0 if there is none.
+/// The Landlock ABI version of this kernel; 0 if Landlock is missing or disabled.
 pub fn landlock_version() -> i32 {
     crate::sys::landlock_version()
 }
@@ -83,7 +83,7 @@ pub fn restrict(grants: &[Grant]) -> Result<(), SandboxError> {
     restrict_to(&prepare_ruleset(grants)?)
 }
 
-/// Applies a prepared ruleset. The process must have set `no_new_privs`.
+/// Restricts this process to a prepared ruleset. The process must have set `no_new_privs`.
 fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
     const LOG_SAME_EXEC_OFF: u32 = 1;
     const LOG_NEW_EXEC_ON: u32 = 2;
@@ -96,7 +96,7 @@ fn restrict_to(ruleset: &OwnedFd) -> Result<(), SandboxError> {
         .map_err(|error| SandboxError::Landlock(error.to_string()))
 }
 
-/// Builds a ruleset, which another process can apply later.
+/// Builds a Landlock ruleset from grants. Another process can apply it later.
 pub fn prepare_ruleset(grants: &[Grant]) -> Result<OwnedFd, SandboxError> {
     let created: Option<OwnedFd> = ruleset(grants)?.into();
     created.ok_or_else(|| SandboxError::Landlock("this kernel does not support Landlock".to_string()))

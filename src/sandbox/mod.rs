@@ -36,17 +36,17 @@ pub enum SandboxError {
     /// An overlay mount failed. Not every file system supports overlays.
     #[error("cannot mount an overlay over {}: {source}", lower.display())]
     Overlay {
-        /// The read-only lower directory.
+        /// The read-only lower directory of the overlay.
         lower: std::path::PathBuf,
-        /// The system's error.
+        /// The system's error for the mount.
         source: std::io::Error,
     },
     /// Namespaces or mounts cannot be set up.
     #[error("cannot set up the namespaces: {step}: {source}")]
     Namespaces {
-        /// The step that failed.
+        /// The step of the setup that failed, for the error message.
         step: String,
-        /// The system's error.
+        /// The system's error for this step.
         source: std::io::Error,
     },
 }

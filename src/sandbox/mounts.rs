@@ -16,14 +16,14 @@ use serde::Serialize;
 use super::SandboxError;
 use crate::sys::mount as sys;
 
-/// A cache directory of the user with a writable overlay on top.
+/// A directory of the user, such as a package cache, that the run sees with a writable overlay on top.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Layer {
-    /// The user's directory; never written.
+    /// The user's directory, which is the overlay's lower layer and is never written.
     pub lower: PathBuf,
-    /// Receives the run's changes.
+    /// The directory that receives the run's changes (the overlay's upper layer).
     pub upper: PathBuf,
-    /// The overlay's work directory.
+    /// The work directory that the kernel needs for an overlay.
     pub work: PathBuf,
     /// Where the run sees the merged directory.
     pub at: PathBuf,
@@ -32,19 +32,19 @@ pub struct Layer {
 /// Everything to mount for a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MountPlan {
-    /// Trees that stay writable.
+    /// Directories and files that stay writable, with everything below them.
     pub writable: Vec<PathBuf>,
-    /// Trees that stay visible, read-only, although a directory above them is in `hidden`.
+    /// Directories and files that stay visible, read-only, although a directory above them is in `hidden`.
     pub visible: Vec<PathBuf>,
-    /// Directories that appear empty, except for trees in `writable` and `visible`.
+    /// Directories that appear empty, except for the paths in `writable` and `visible`.
     pub hidden: Vec<PathBuf>,
     /// Private directories of the run that replace a path such as `/tmp`: (private directory, path where it appears).
     pub private: Vec<(PathBuf, PathBuf)>,
     /// Paths such as `/dev/shm` where the run gets a private tmpfs.
     pub memory: Vec<PathBuf>,
-    /// Caches with a writable overlay.
+    /// Directories of the user, such as package caches, that get a writable overlay.
     pub layers: Vec<Layer>,
-    /// Files that replace another file, read-only: (new file, path of the replaced file).
+    /// Files that are mounted read-only over other files: (new file, path of the replaced file).
     pub pointers: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -92,9 +92,9 @@ pub fn prepare_mounts(user: Option<(u32, u32)>) -> Result<PreparedMounts, Sandbo
     })
 }
 
-/// tmpfs options for files of the run.
+/// The tmpfs options for directories in which the run stores files.
 const OWN: &[(&CStr, &CStr)] = &[(c"mode", c"0700")];
-/// tmpfs options for hidden directories, which hold nothing but mount points.
+/// The tmpfs options for hidden directories, which hold nothing but mount points.
 const EMPTY: &[(&CStr, &CStr)] = &[(c"size", c"1m"), (c"mode", c"0755")];
 
 fn make_tmpfs(options: &[(&CStr, &CStr)]) -> io::Result<OwnedFd> {
@@ -155,8 +155,8 @@ fn map_user(uid: u32, gid: u32) -> Result<(), SandboxError> {
     in_step("map the group id", std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")))
 }
 
-/// Mounts an overlay of a cache and the run's private layer. Fails if the kernel or the file system does not support
-/// it.
+/// Mounts a writable overlay over a directory of the user. Fails if the kernel or the file system does not support
+/// overlays.
 fn mount_overlay(layer: &Layer) -> Result<(), SandboxError> {
     let option = |name: &str, path: &Path| -> io::Result<Vec<u8>> {
         let bytes = path.as_os_str().as_bytes();
@@ -220,7 +220,7 @@ fn clone_trees(plan: &MountPlan) -> Result<Vec<(OwnedFd, PathBuf)>, SandboxError
     Ok(trees)
 }
 
-/// Creates the mount point of a tree if it is missing. This works only in directories that the run may write to.
+/// Creates the mount point of a tree if it is missing. This works only in directories that are writable for the run.
 fn create_mount_point(place: &Path, tree: &OwnedFd) -> io::Result<()> {
     if place.symlink_metadata().is_ok() {
         return Ok(());

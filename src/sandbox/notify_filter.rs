@@ -1,7 +1,7 @@
 //! Assembles the seccomp filter that sends calls to the supervisor, and the BPF instructions that both filters share.
 //!
-//! Input is system call numbers with conditions on their arguments. Output is a BPF program that notifies the supervisor
-//! about these calls, allows all others, and kills a process that uses calls of another architecture.
+//! Input is system call numbers with conditions on their arguments. Output is a BPF program that notifies the
+//! supervisor about these calls, allows all others, and kills a process that uses calls of another architecture.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ const ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xC000_00B7;
 
-/// System call numbers from here on belong to the x32 ABI.
+/// System call numbers from this value on belong to the x32 ABI.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// A condition on the lower 32 bits of one argument.
+/// A condition on the lower 32 bits of one argument of a system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// Index of the argument.
+    /// The index of the argument, from 0.
     pub argument: u8,
-    /// The bits to compare.
+    /// The bits of the argument that are compared.
     pub mask: u32,
-    /// The condition holds if the masked argument is one of these.
+    /// The condition holds if the masked argument is one of these values.
     pub values: Vec<u32>,
-    /// Inverts the condition: it holds if the argument is none of `values`.
+    /// Inverts the condition: it holds if the masked argument is none of `values`.
     pub negated: bool,
 }
 
@@ -42,7 +42,7 @@ fn jump(comparison: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (libc::BPF_JMP | comparison | libc::BPF_K) as u16, jt, jf, k }
 }
 
-/// An unconditional forward jump.
+/// An unconditional jump over the next `count` instructions.
 pub(super) fn skip(count: usize) -> sock_filter {
     // A BPF program has at most 4096 instructions, so the cast is safe.
     statement(libc::BPF_JMP | libc::BPF_JA, count as u32)
@@ -54,7 +54,8 @@ pub(super) const ALLOW: sock_filter = return_action(libc::SECCOMP_RET_ALLOW);
 const KILL: sock_filter = return_action(libc::SECCOMP_RET_KILL_PROCESS);
 const NOTIFY: sock_filter = return_action(libc::SECCOMP_RET_USER_NOTIF);
 
-/// The start of every filter: kills on calls of another architecture, then loads the call number.
+/// The first instructions of every filter: they kill a process that makes a call of another architecture, and load the
+/// call number.
 pub(super) fn kill_foreign_calls() -> Vec<sock_filter> {
     vec![
         statement(LOAD, 4),
@@ -66,8 +67,8 @@ pub(super) fn kill_foreign_calls() -> Vec<sock_filter> {
     ]
 }
 
-/// Assembles the filter that notifies about these calls: if all conditions of one group hold, or always if a call has
-/// no group.
+/// Assembles the filter that notifies the supervisor about these calls. Each call has groups of conditions: a
+/// notification is sent if all conditions of one group hold, or always if the call has no group.
 pub(super) fn program(calls: &BTreeMap<u32, Vec<Vec<Condition>>>) -> Result<Vec<sock_filter>, SandboxError> {
     let mut program = kill_foreign_calls();
     for (&number, groups) in calls {
@@ -83,13 +84,13 @@ pub(super) fn program(calls: &BTreeMap<u32, Vec<Vec<Condition>>>) -> Result<Vec<
     Ok(program)
 }
 
-/// Checks that a conditional jump can reach this far.
+/// Converts the distance of a conditional jump. Fails if it is too far for a BPF instruction.
 fn distance(to: usize) -> Result<u8, SandboxError> {
     let problem = "the conditions for a system call are too long for a BPF jump";
     u8::try_from(to).map_err(|_| SandboxError::Filter(problem.to_string()))
 }
 
-/// Notifies if all conditions hold; otherwise falls through to the next instruction.
+/// Instructions that notify the supervisor if all conditions hold, and otherwise continue after the last of them.
 fn notify_if(conditions: &[Condition]) -> Result<Vec<sock_filter>, SandboxError> {
     // Built from the end, so that jump distances are known.
     let mut parts: Vec<Vec<sock_filter>> = vec![vec![NOTIFY]];

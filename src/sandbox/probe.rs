@@ -10,56 +10,56 @@ use super::mounts::{MountPlan, apply_mount_plan, prepare_mounts};
 use crate::policy::{Namespaces, Policy};
 use crate::sys::{process, seccomp};
 
-/// One probed kernel feature.
+/// A kernel feature that guard has probed, as shown to users.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ability {
-    /// The feature's name.
+    /// The feature's name, as shown to users.
     pub name: &'static str,
-    /// Whether the kernel has it.
+    /// Whether the kernel has the feature.
     pub present: bool,
-    /// What the probe found.
+    /// What the probe found, such as a version or an error.
     pub found: String,
-    /// What guard uses it for.
+    /// What guard uses the feature for.
     pub purpose: &'static str,
-    /// How to enable it, if it is missing.
+    /// How to enable the feature if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<&'static str>,
 }
 
-/// The features of this kernel.
+/// What the probe found out about this kernel.
 #[derive(Debug, Clone, Serialize)]
 pub struct Kernel {
-    /// The kernel release.
+    /// The kernel release, as `uname -r` prints it.
     pub release: String,
-    /// The Landlock ABI version; 0 if there is none.
+    /// The Landlock ABI version; 0 if Landlock is missing or disabled.
     pub landlock: i32,
-    /// Whether the kernel supports seccomp notifications with `WAIT_KILLABLE_RECV`, without which a signal would repeat a
-    /// notification.
+    /// Whether the kernel supports seccomp notifications with `WAIT_KILLABLE_RECV`. Without that flag, a signal makes a
+    /// call repeat its notification.
     pub listener: bool,
     /// Whether guard may trace its descendants, to stop a program at its exec (Yama's ptrace_scope 2 and 3 prevent it).
     pub tracing: bool,
-    /// Whether user, mount, PID and IPC namespaces and mounts in them work; if not, the error.
+    /// Whether user, mount, PID and IPC namespaces work, and mounts inside them; if not, the error.
     pub namespaces: Result<(), String>,
 }
 
 /// Something a policy needs that this kernel lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Need {
-    /// What is missing.
+    /// The missing feature, as part of a message.
     pub missing: String,
-    /// How to fix it.
+    /// What the user can do about it.
     pub fix: String,
 }
 
 const LANDLOCK_FIX: &str = "use Linux 5.19 or newer with `landlock` in the `lsm=` boot parameter";
 
-/// Probes the kernel. Tries namespaces in a child process.
+/// Probes every kernel feature that guard uses. Tries namespaces in a child process.
 pub fn probe() -> Kernel {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Kernel { release: release.trim().to_string(), namespaces: try_namespaces(), ..quick_probe() }
 }
 
-/// Probes only what needs no child process; namespaces are assumed to work.
+/// Like [`probe`], but starts no child process and so assumes that namespaces work.
 pub fn quick_probe() -> Kernel {
     let yama = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let yama = yama.and_then(|text| text.trim().parse::<i32>().ok()).unwrap_or(0);
@@ -72,7 +72,8 @@ pub fn quick_probe() -> Kernel {
     }
 }
 
-/// The namespace flags for a run, and the user and group ids to map if they include a user namespace.
+/// The `CLONE_NEW*` flags for the namespaces of a run. If they include a user namespace, also the user and group id to
+/// map.
 pub fn namespace_flags() -> (i32, Option<(u32, u32)>) {
     let plain = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
     if process::has_cap_sys_admin() {
@@ -189,10 +190,11 @@ impl Kernel {
     }
 }
 
-/// How to hold what an older Landlock does not cover.
+/// The hint to users whose Landlock version is too old to enforce every boundary of a run.
 pub const NAMESPACES_FIX: &str = "use Linux 6.12 or newer, or allow user namespaces";
 
-/// What a run needs because nothing would hold some of its boundaries; `None` if all are held.
+/// Says what the kernel would need so that every boundary of a run is enforced by some layer. `None` if every boundary
+/// is enforced already.
 pub fn unheld_boundaries(landlock: i32, has_namespaces: bool) -> Option<String> {
     let boundaries = held_boundaries(landlock, has_namespaces);
     let unheld = boundaries.iter().filter(|boundary| boundary.held_by.is_empty());

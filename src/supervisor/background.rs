@@ -11,11 +11,11 @@ use super::prompt::UserAnswer;
 use crate::sys::seccomp::Reply;
 
 pub(crate) enum BackgroundResult {
-    /// The reply to the notification with this id.
+    /// The reply to the seccomp notification with this id.
     Reply(u64, Reply),
-    /// The user's answer about an exec.
+    /// The user's answer to the question whether an exec is allowed.
     UserAnswered(UserAnswer),
-    /// The lazy resource with this index is ready.
+    /// The lazy resource with this index has been created.
     ResourceReady(usize),
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct BackgroundSender {
 }
 
 impl BackgroundSender {
-    /// A sender that wakes the supervisor through `wake`, and the receiver of its results.
+    /// Creates a sender that wakes the supervisor through `wake`, and the receiver of the results.
     pub(crate) fn new(wake: Arc<EventFd>) -> (Self, Receiver<BackgroundResult>) {
         let (sender, receiver) = channel();
         (Self { sender, wake }, receiver)

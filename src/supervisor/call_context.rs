@@ -13,19 +13,19 @@ use crate::sys::process::{self, ThreadFd};
 use crate::sys::seccomp::{self, Notification, Reply};
 use crate::transcript::{EventType, Prepared, Recorder};
 
-/// Totals for the result of the run.
+/// Totals for the final report about a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Programs that started.
     pub starts: u64,
-    /// Requests that were denied.
+    /// Requests that the supervisor denied.
     pub refusals: u64,
 }
 
 pub(crate) struct CallContext {
     listener: OwnedFd,
     has_sync_wake_up: bool,
-    /// The thread whose descriptor was duplicated last, with its pidfd.
+    /// A pidfd of the thread from which a descriptor was last duplicated, for reuse.
     last_thread: Option<(i32, OwnedFd)>,
     process_memory: ProcessMemory,
     identities: Identities,
@@ -53,12 +53,13 @@ impl CallContext {
         }
     }
 
-    /// The descriptor on which notifications arrive.
+    /// The seccomp descriptor on which notifications arrive.
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// Sets the wake-up mode for the next notification. A sync wake-up runs the supervisor on the caller's CPU.
+    /// Sets how the next notification wakes the supervisor. A synchronous wake-up runs the supervisor on the caller's
+    /// CPU.
     pub(crate) fn set_sync_wake_up(&mut self, on: bool) {
         if self.has_sync_wake_up != on {
             self.has_sync_wake_up = on;
@@ -66,8 +67,8 @@ impl CallContext {
         }
     }
 
-    /// Whether the caller is still blocked. If so, its thread id was not reused, and everything read by that id came
-    /// from the caller.
+    /// Whether the calling thread is still blocked. If so, its thread id was not reused, and everything read by that id
+    /// came from the caller.
     pub(crate) fn is_waiting(&self, notification: &Notification) -> bool {
         seccomp::is_waiting(self.listener.as_fd(), notification.id)
     }
@@ -91,8 +92,8 @@ impl CallContext {
     }
 
     /// Duplicates a descriptor of the blocked thread. Success also proves that earlier reads by thread id came from
-    /// that thread, or from its process: another thread of the process may have executed a program and taken over the
-    /// id, with the same rights.
+    /// that thread or its process: another thread of that process may have executed a program and taken over the id,
+    /// but it has the same rights.
     pub(crate) fn duplicate_descriptor(
         &mut self,
         notification: &Notification,
@@ -118,18 +119,18 @@ impl CallContext {
         }
     }
 
-    /// The memory of a thread's process.
+    /// Access to the memory of the process that a thread belongs to.
     pub(crate) fn memory_of(&mut self, tid: i32) -> &mut ProcessMemory {
         self.process_memory.attach(tid);
         &mut self.process_memory
     }
 
-    /// Resolves paths with the meaning they have for the run, and identifies files.
+    /// Access to [`Identities`], which resolves paths as the run sees them and identifies files.
     pub(crate) fn identities(&mut self) -> &mut Identities {
         &mut self.identities
     }
 
-    /// The queue for the result of a thread that does blocking work.
+    /// The queue through which a thread that does blocking work returns its result.
     pub(crate) fn background(&self) -> &BackgroundSender {
         &self.background
     }
@@ -146,25 +147,25 @@ impl CallContext {
         self.recorder.record(event_type, message, data);
     }
 
-    /// Counts and records a program that has started.
+    /// Counts and records the start of a program.
     pub(crate) fn record_start(&mut self, event_type: EventType, message: &str, data: &impl Serialize) {
         self.counts.starts += 1;
         self.recorder.record(event_type, message, data);
     }
 
-    /// Like [`Self::record_start`], with an event that was prepared before.
+    /// Like [`Self::record_start`], for an event that was prepared in advance.
     pub(crate) fn record_prepared_start(&mut self, event_type: EventType, prepared: &Prepared) {
         self.counts.starts += 1;
         self.recorder.record_prepared(event_type, prepared);
     }
 
-    /// Counts and records a denial.
+    /// Counts and records the denial of a request.
     pub(crate) fn record_denial(&mut self, event_type: EventType, message: &str, data: &impl Serialize) {
         self.counts.refusals += 1;
         self.recorder.record(event_type, message, data);
     }
 
-    /// Counts and records a denial by the sandbox itself, not by a rule of the policy.
+    /// Counts and records a denial that is due to the sandbox itself, not to a rule of the policy.
     pub(crate) fn record_denial_by_sandbox(
         &mut self,
         event_type: EventType,

@@ -1,4 +1,4 @@
-//! What the supervisor must know about a run.
+//! The configuration of the supervisor.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,21 +13,22 @@ use crate::egress::PeerRegistry;
 use crate::policy::Policy;
 use crate::transcript::Recorder;
 
-/// Configuration of the supervisor for one run.
+/// Everything that the supervisor must know about one run.
 pub struct SupervisorConfig {
-    /// The policy that judges every request.
+    /// The policy by which every request is judged.
     pub policy: Arc<Policy>,
-    /// What the judgement of every command needs to know about the run: working tree, home directory.
+    /// What the judgement of every command needs to know about the run, such as the working tree and the home
+    /// directory.
     pub context: Context,
     /// Receives an event for every decision.
     pub recorder: Recorder,
-    /// Directories the run may write below.
+    /// Directories in which the run may write.
     pub writable: Vec<PathBuf>,
-    /// Paths the run was granted read access to.
+    /// Paths that the run may read because it was granted access to them.
     pub readable: Vec<PathBuf>,
-    /// Object directories of the user's repository, which the run can only read.
+    /// Git object directories of the user's repository, which the run can read but not write.
     pub objects: Vec<PathBuf>,
-    /// Finds out whether a git command uses the task's repository or another one.
+    /// Finds out whether a git command uses the task's repository or a different one.
     pub repositories: Arc<Repositories>,
     /// Whether the run has its own mount namespace.
     pub has_mount_namespace: bool,
@@ -39,7 +40,7 @@ pub struct SupervisorConfig {
     pub listen: Vec<u16>,
     /// The egress listeners, and the connections that the supervisor has announced to them.
     pub peer_registry: Arc<PeerRegistry>,
-    /// Network rules for programs without proxy support.
+    /// Network rules that apply to programs without proxy support.
     pub rules: Arc<NetworkRules>,
     /// Path of the control socket that shims connect to.
     pub control: PathBuf,
@@ -47,16 +48,18 @@ pub struct SupervisorConfig {
     pub shim: Option<PathBuf>,
     /// Process id of the run's init process.
     pub init_pid: i32,
-    /// Loopback port to which the canary tries to connect before the agent starts. The connect must be denied.
+    /// Loopback port to which guard's self-test (the canary) tries to connect before the agent starts. The supervisor
+    /// must deny this connect.
     pub canary_port: u16,
-    /// Asks the user about `ask` verdicts; without it they are denials.
+    /// Asks the user about commands with an `ask` verdict. If it is `None`, such commands are denied.
     pub asker: Option<Box<dyn Ask>>,
-    /// Incremented at every exec, so that guard does not end a busy run as idle.
+    /// Incremented at every exec, so that guard does not end a run as idle while it starts programs.
     pub activity: Arc<AtomicU64>,
     /// Resources that are created when a program first needs them.
     pub lazy_resources: Vec<LazyResource>,
-    /// Checks from outside, at the first exec, that the sandbox works. If it returns false, every exec is denied.
+    /// A check from outside the sandbox, made at the first exec, that the sandbox works. If it returns false, every
+    /// exec is denied.
     pub proof: Option<Box<dyn FnOnce() -> bool + Send>>,
-    /// Limit on processes and threads, if neither a cgroup nor an rlimit enforces it.
+    /// Limit on processes and threads that the supervisor enforces; `None` if a cgroup or an rlimit does that.
     pub process_limit: Option<u64>,
 }

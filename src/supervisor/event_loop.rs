@@ -6,9 +6,9 @@
 //!                                        └─► trace, reply "continue", and check again at the ptrace exec stop
 //! ```
 //!
-//! One thread and no locks: the reply to one process does not wait for another process. Operations that may block (a
-//! connect, a question to the user) run on separate threads and return their result through a queue. Every error
-//! becomes a denial.
+//! There is one thread and no locks: the reply to one process does not wait for another process. Operations that may
+//! block (a connect, a question to the user) run on separate threads and return their result through a queue. Every
+//! error becomes a denial.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -45,14 +45,14 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Whether the thread has panicked. The kernel then refuses every call that the supervisor would have judged, but the
-    /// run must still be ended: nothing records it any more.
+    /// Whether the supervisor thread has panicked. The kernel then refuses every call that the supervisor would have
+    /// judged, but guard must still end the run, because its actions are no longer recorded.
     pub fn has_panicked(&self) -> bool {
         self.panicked.load(Ordering::Acquire)
     }
 
-    /// Stops the thread, unless it has already ended because no process of the run is left. When this returns,
-    /// everything is recorded; the thread may still be freeing resources.
+    /// Stops the supervisor thread, unless it has already ended because no process of the run is left. When this
+    /// function returns, everything is recorded; the thread may still be freeing resources.
     pub fn finish(self) -> Counts {
         self.ending.store(true, Ordering::Release);
         let _ = self.wake.write(1);
@@ -60,9 +60,9 @@ impl Handle {
     }
 }
 
-/// Starts the supervisor thread. It calls `listener`, which blocks until the supervised process has sent its seccomp
-/// descriptor, and then answers notifications. SIGCHLD must be blocked in every thread of this process: the supervisor
-/// reads it through a signalfd to learn about exec stops.
+/// Starts the supervisor thread. The thread calls `listener`, which blocks until the supervised process has sent its
+/// seccomp descriptor, and then answers notifications. SIGCHLD must be blocked in every thread of this process: the
+/// supervisor reads it through a signalfd to learn about exec stops.
 pub fn supervise(
     config: SupervisorConfig,
     listener: impl FnOnce() -> Option<OwnedFd> + Send + 'static,
@@ -86,7 +86,7 @@ pub fn supervise(
     Ok(Handle { counts, ending, wake, panicked })
 }
 
-/// Sets its flag if it is dropped by a panic.
+/// Sets the flag if this value is dropped during a panic.
 struct SetOnPanic(Arc<AtomicBool>);
 
 impl Drop for SetOnPanic {
@@ -108,7 +108,7 @@ struct Supervisor {
     background_results: Receiver<BackgroundResult>,
 }
 
-/// Numbers of the system calls that the filter sends to the supervisor.
+/// Numbers of the system calls for which the seccomp filter notifies the supervisor.
 struct NotifiedSyscalls {
     metadata: Vec<(i64, &'static str)>,
     on_processes: Vec<(i64, &'static str)>,

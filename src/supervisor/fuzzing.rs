@@ -12,7 +12,7 @@ fn parts(arguments: Arguments) -> Read {
     (arguments.argv, arguments.environment)
 }
 
-/// Reads the arguments of an `execve` from the addresses of its two arrays.
+/// Reads argv and environment of an `execve` from the addresses of the two arrays.
 pub fn arguments(pid: i32, argv: u64, environment: u64, most: usize) -> io::Result<Read> {
     let mut remote = ProcessMemory::default();
     remote.attach(pid);
@@ -20,7 +20,7 @@ pub fn arguments(pid: i32, argv: u64, environment: u64, most: usize) -> io::Resu
     remote.arguments(argv, environment, most, protocol::is_relevant).map(parts)
 }
 
-/// Reads the same from the initial stack that the kernel builds for a new program.
+/// Reads argv and environment from the initial stack that the kernel builds for a new program.
 pub fn started_with(pid: i32, stack: u64) -> io::Result<Read> {
     let mut remote = ProcessMemory::default();
     remote.attach(pid);

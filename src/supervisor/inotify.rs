@@ -1,8 +1,8 @@
 //! Handles `inotify_add_watch`, which Landlock does not cover: a watch on a directory reveals the names of files
 //! created in it, even if the run may not list it.
-//!
-//! The supervisor opens the object once, checks that the run may read its location, and adds the watch to a duplicate
-//! of the caller's inotify descriptor through the opened object. Swapping the path meanwhile has no effect.
+//! The supervisor opens the watched object once, checks that the run may read its location, and adds the watch through
+//! the opened object to a duplicate of the caller's inotify descriptor. If the agent swaps the path meanwhile, that has
+//! no effect.
 
 use std::ffi::CString;
 use std::io;
@@ -19,9 +19,9 @@ use crate::transcript::EventType;
 const LONGEST_PATH: usize = 4096;
 
 pub(crate) struct WatchHandler {
-    /// Paths the run was granted read access to.
+    /// Paths that the run may read because it was granted access to them.
     granted: Vec<PathBuf>,
-    /// The same with symlinks resolved; computed at first use.
+    /// The granted paths with symlinks resolved; computed when first needed.
     resolved: Option<Vec<PathBuf>>,
     has_mount_namespace: bool,
 }

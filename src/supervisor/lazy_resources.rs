@@ -4,14 +4,14 @@ use super::background::{BackgroundResult, BackgroundSender};
 use super::exec::request::ExecRequest;
 use crate::sys::seccomp::Notification;
 
-/// How many leading arguments may name the program that really runs: `node …/npm-cli.js`, `python3 -m pip`.
+/// How many of the first arguments may name the program that really runs: `node …/npm-cli.js`, `python3 -m pip`.
 const MAX_NAMING_ARGUMENTS: usize = 3;
 
 /// A resource of the run that is slow to create and that few programs use.
 pub struct LazyResource {
     /// Name prefixes of the programs that use the resource. Their execs wait until it is ready.
     pub users: &'static [&'static str],
-    /// Creates the resource. Runs on a separate thread at the first such exec.
+    /// Creates the resource. Called on a separate thread, at the first exec of a program that uses the resource.
     pub make: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -28,8 +28,8 @@ impl LazyResources {
         Self { resources, in_progress: Vec::new(), waiting: Vec::new() }
     }
 
-    /// Lets an exec wait if it needs a resource that is not ready, and returns whether it waits. Starts the creation of a
-    /// resource at the first exec that needs it.
+    /// Makes an exec wait if it needs a resource that is not ready, and returns whether it waits. The creation of a
+    /// resource starts at the first exec that needs it.
     pub(crate) fn wait_if_needed(
         &mut self,
         notification: &Notification,
@@ -70,7 +70,7 @@ impl LazyResources {
         used.iter().any(|index| self.in_progress.contains(index))
     }
 
-    /// Marks a resource as ready. Returns the execs that waited, which the caller must handle again.
+    /// Marks a resource as ready. Returns the execs that waited for it, which the caller must handle again.
     pub(crate) fn set_ready(&mut self, index: usize) -> Vec<Notification> {
         self.in_progress.retain(|known| *known != index);
         std::mem::take(&mut self.waiting)

@@ -1,9 +1,9 @@
 //! Handles changes of file metadata (mode, owner, times, extended attributes), which Landlock does not cover.
 //!
 //! If the run has no mount namespace, the filter sends all of these calls to the supervisor. Otherwise it sends only
-//! calls that set the set-group-ID bit, which directories may have and files may not. The supervisor opens the object
-//! once with `O_PATH`, checks where it is, and makes the change through that descriptor with the agent's rights.
-//! Swapping the path meanwhile has no effect.
+//! calls that set the set-group-ID bit, which the run may set on directories but not on files. The supervisor opens the
+//! object once with `O_PATH`, checks where it is, and makes the change through that descriptor with the agent's rights.
+//! If the agent swaps the path meanwhile, that has no effect.
 
 use std::ffi::CString;
 use std::io;
@@ -26,12 +26,12 @@ const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 
 /// The file system object that a call refers to.
 struct Object {
-    /// The descriptor the path starts from, or the object itself if there is no path.
+    /// The descriptor from which a relative path starts; if there is no path, the descriptor of the object itself.
     descriptor: Option<i32>,
-    /// The address of the path; `None` for calls on descriptors.
+    /// The address of the path in the caller's memory; `None` for calls that name the object by a descriptor.
     path: Option<u64>,
     follow: bool,
-    /// Whether an empty path refers to the descriptor.
+    /// Whether an empty path refers to the object behind the descriptor.
     may_be_empty: bool,
 }
 
@@ -55,7 +55,7 @@ impl Object {
     }
 }
 
-/// The requested change.
+/// The change of metadata that the caller requests.
 enum Change {
     Mode(u32),
     Owner(u32, u32),
@@ -65,7 +65,7 @@ enum Change {
 }
 
 pub(crate) struct MetadataHandler {
-    /// Object directories of the user's repository, which the run can only read.
+    /// Git object directories of the user's repository, which the run can read but not write.
     objects: Vec<PathBuf>,
 }
 
@@ -74,7 +74,7 @@ impl MetadataHandler {
         Self { objects }
     }
 
-    /// Handles a metadata call: performs it for the caller if the object is the run's own.
+    /// Handles a call that changes metadata: performs it for the caller if the object belongs to the run.
     pub(crate) fn change_metadata(
         &self,
         context: &mut CallContext,
@@ -134,7 +134,8 @@ impl MetadataHandler {
     }
 }
 
-/// Whether an object is a pipe, socket or memfd, which has no path. The caller holds it open, so it may change it.
+/// Whether an object is a pipe, socket or memfd, which has no path. The caller has it open, so the caller may change
+/// it.
 fn has_no_path(fd: BorrowedFd<'_>) -> bool {
     let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) else { return false };
     let text = path.to_string_lossy();

@@ -2,24 +2,25 @@
 //! containers cannot create cgroups.
 //!
 //! The supervisor gets a notification for every fork. It counts the run's processes by walking `/proc` from init. Then
-//! it allows as many forks as the limit leaves room for, without counting again: exits only lower the number. A process
-//! that forks during the count is missed, so a run can briefly have up to twice its limit, but never more.
+//! it allows as many forks as the limit leaves room for before it counts again: exits in the meantime only lower the
+//! number. A process that forks during the count is missed, so a run can briefly have up to twice its limit, but never
+//! more.
 
 use std::time::{Duration, Instant};
 
-/// How long the supervisor denies forks at the limit before it counts the processes again.
+/// When a run is at its limit, the supervisor denies forks for this long before it counts the processes again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct Forks {
-    /// Number of forks to allow before the next count.
+    /// Number of forks to allow before the processes are counted again.
     left: u64,
     /// When the run was last found to be at its limit.
     full: Option<Instant>,
 }
 
 impl Forks {
-    /// Whether the run may create one more process or thread. Counts it if so.
+    /// Whether the run may create one more process or thread. If so, counts it as created.
     pub(crate) fn may_fork(&mut self, limit: u64, init_pid: i32) -> bool {
         if self.left == 0 && self.full.is_none_or(|since| since.elapsed() >= PAUSE) {
             self.left = limit.saturating_sub(tasks_below(init_pid, limit));
@@ -31,7 +32,7 @@ impl Forks {
     }
 }
 
-/// Counts processes and threads below a process, without the process itself. Stops at `most`.
+/// Counts the processes and threads that descend from a process, without the process itself. Stops counting at `most`.
 fn tasks_below(root: i32, most: u64) -> u64 {
     let mut count = 0;
     let mut next = vec![root];

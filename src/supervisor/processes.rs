@@ -9,7 +9,7 @@ use crate::transcript::EventType;
 pub(crate) struct ProcessHandler {
     /// Process id of the run's init process.
     init_pid: i32,
-    /// Limit on processes and threads, if the supervisor must enforce it.
+    /// Limit on processes and threads; `None` if the supervisor need not enforce it.
     limit: Option<u64>,
     forks: Forks,
 }
@@ -19,8 +19,8 @@ impl ProcessHandler {
         Self { init_pid, limit, forks: Forks::default() }
     }
 
-    /// Handles fork and clone if the supervisor enforces the process limit. Their arguments are in registers, so the
-    /// caller cannot change them after the check.
+    /// Handles fork and clone if the supervisor enforces the process limit. The arguments of these calls are in
+    /// registers, so the caller cannot change them after the check.
     pub(crate) fn fork(&mut self) -> Reply {
         let Some(limit) = self.limit else { return Reply::Error(libc::EPERM) };
         match self.forks.may_fork(limit, self.init_pid) {
@@ -30,7 +30,7 @@ impl ProcessHandler {
         }
     }
 
-    /// Handles a change of another process's limits or priority. The other process must belong to the run.
+    /// Handles a change of the limits or priority of another process, which must belong to the run.
     pub(crate) fn change_process(
         &self,
         context: &mut CallContext,

@@ -1,7 +1,7 @@
 //! Questions to the user about execs with an `ask` verdict.
 //!
-//! One question is open at a time, on its own thread; further execs wait. The queue also remembers the answers that
-//! hold for later execs.
+//! One question is open at a time, on its own thread; further execs wait. The queue also remembers those answers that
+//! apply to later execs.
 
 use super::background::{BackgroundResult, BackgroundSender};
 use super::exec::request::ExecRequest;
@@ -15,9 +15,9 @@ pub enum Choice {
     Once,
     /// Allow every exec that the same rule asks about, for the rest of the run.
     Always,
-    /// Like `Always`, and save a rule that allows it in the user's policy when the run has ended.
+    /// Like `Always`. When the run has ended, guard also saves a rule in the user's policy that allows such commands.
     Save,
-    /// Deny.
+    /// Deny this exec.
     Deny,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct PendingExec {
     pub(crate) verdict: Verdict,
 }
 
-/// The user's answer about an exec, from the thread that asked.
+/// The user's answer about an exec, as the asking thread returns it.
 pub(crate) struct UserAnswer {
     pending: Box<PendingExec>,
     choice: Choice,
@@ -43,20 +43,21 @@ pub(crate) struct UserAnswer {
 
 /// What happens to an exec after [`PromptQueue::ask`].
 pub(crate) enum Asked {
-    /// It waits for the user's answer.
+    /// The exec waits for the user's answer.
     Waits,
-    /// There is no user to ask.
+    /// There is no user to ask, so the exec is returned to the caller.
     NoUser(Box<PendingExec>),
 }
 
 pub(crate) struct PromptQueue {
-    /// Is with the asking thread while a question is open.
+    /// Asks the user. `None` while a question is open, because the asking thread then owns it, or if there is no user
+    /// to ask.
     asker: Option<Box<dyn Ask>>,
     /// Whether a question to the user is open.
     is_asking: bool,
-    /// Execs that wait until the open question is answered.
+    /// Execs that wait because a question about a different exec is open.
     waiting: Vec<PendingExec>,
-    /// Rules for which the user chose [`Choice::Always`] or [`Choice::Save`].
+    /// Ids of the rules for which the user chose [`Choice::Always`] or [`Choice::Save`].
     always_allowed_rules: Vec<String>,
     /// The last exec that the user denied: thread id and argv.
     last_denial: Option<(i32, Vec<Vec<u8>>)>,
@@ -78,13 +79,14 @@ impl PromptQueue {
         self.always_allowed_rules.contains(&verdict.cause.rule)
     }
 
-    /// Whether the user's last denial was about this exec. After a denial a shell tries the next PATH directory: the user
-    /// must not be asked again.
+    /// Whether the user's last denial was about this exec. After a denial a shell tries the same command in the next
+    /// PATH directory, and the user must not be asked again.
     pub(crate) fn is_last_denial(&self, tid: i32, argv: &[Vec<u8>]) -> bool {
         self.last_denial.as_ref().is_some_and(|(known, denied)| *known == tid && denied == argv)
     }
 
-    /// Asks the user on a separate thread, or waits until the open question is answered.
+    /// Asks the user about an exec on a separate thread. If a question is already open, the exec waits until it is
+    /// answered.
     pub(crate) fn ask(&mut self, pending: PendingExec, background: BackgroundSender) -> Asked {
         let Some(mut asker) = self.asker.take() else {
             if self.is_asking {
@@ -122,7 +124,8 @@ impl PromptQueue {
         (*pending, choice)
     }
 
-    /// The execs that waited for the open question. The caller must handle them again once it is closed.
+    /// Removes and returns the execs that waited for the open question. The caller must handle them again once it is
+    /// closed.
     pub(crate) fn take_waiting(&mut self) -> Vec<PendingExec> {
         std::mem::take(&mut self.waiting)
     }

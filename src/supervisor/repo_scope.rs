@@ -27,27 +27,27 @@ use crate::sys::fs::{Walk, open_in};
 
 /// Searches for repositories as git does, in the file system that the run sees.
 pub struct Repositories {
-    /// The root directory of the run, set at its first exec.
+    /// The root directory of the run, set when the run makes its first exec.
     root: OnceLock<OwnedFd>,
     has_mount_namespace: bool,
     /// The task's working tree.
     worktree: PathBuf,
     /// The task's private git directory, if it has one.
     git_directory: Option<PathBuf>,
-    /// Directories the run may write below.
+    /// Directories in which the run may write.
     writable: Vec<PathBuf>,
 }
 
-/// Limit on repositories to search for per command.
+/// Limit on the repositories that are searched for one command.
 const MAX_REPOSITORIES: usize = 16;
-/// Size limit of a `.git` file, `commondir` or `HEAD`; a longer one is invalid.
+/// Size limit of a `.git` file, `commondir` or `HEAD`; a longer file is treated as invalid.
 const MAX_POINTER_FILE: u64 = 8192;
-/// How many entries below `refs` are checked; a repository with more counts as the task's.
+/// How many entries below `refs` are checked. A repository with more entries counts as the task's.
 const MAX_REFS: usize = 4096;
 
-/// A verdict with what it is based on.
+/// A verdict, and the facts on which it is based.
 pub struct Judged {
-    /// The decision.
+    /// The decision about the command, with its explanation.
     pub verdict: Verdict,
     /// What the command would do.
     pub analysis: Analysis,
@@ -56,7 +56,7 @@ pub struct Judged {
 }
 
 impl Repositories {
-    /// Creates a search for the file system of one run.
+    /// Creates a search for repositories in the file system that one run sees.
     pub fn new(
         has_mount_namespace: bool,
         worktree: PathBuf,
@@ -66,7 +66,7 @@ impl Repositories {
         Self { root: OnceLock::new(), has_mount_namespace, worktree, git_directory, writable }
     }
 
-    /// Uses the root directory of this thread for all searches. All threads of a run have the same root.
+    /// Makes all searches use the root directory of this thread. All threads of a run have the same root.
     pub(crate) fn set_root_from(&self, tid: i32) {
         if self.root.get().is_some() {
             return;
@@ -79,7 +79,8 @@ impl Repositories {
         }
     }
 
-    /// Judges a command. For git commands in other repositories than the task's, the policy's rules for those apply.
+    /// Judges a command. If a git command uses a repository other than the task's, the policy's rules for such
+    /// repositories apply.
     pub fn judge(&self, policy: &Policy, request: &Request, context: &Context) -> Judged {
         let (mut verdict, mut analysis) = judge(policy, request, context);
         let mut depends_on_repository = false;
@@ -99,7 +100,7 @@ impl Repositories {
         Judged { verdict, analysis, depends_on_repository }
     }
 
-    /// Adds to the context what is known about the repository of the denied command. Returns false if there is nothing
+    /// Adds to the context what is known about the repository of the denied command. Returns false if that is nothing
     /// new.
     fn add_repository_facts(&self, context: &mut Context, verdict: &Verdict, analysis: &Analysis) -> bool {
         let intent = verdict.intent.and_then(|index| analysis.intents.get(index));
@@ -130,7 +131,7 @@ impl Repositories {
         is_missing && self.resolve(place).is_some_and(|real| self.is_in_writable_directory(&real))
     }
 
-    /// Whether git at this path uses or creates a repository other than the task's.
+    /// Whether git, started for this path, would use or create a repository other than the task's.
     fn is_other(&self, place: &Path, names_git_dir: bool, makes: bool) -> bool {
         let Some(real) = self.resolve(place) else { return false };
         let is_in_git_directory = self.git_directory.as_ref().is_some_and(|tasks| real.starts_with(tasks));
@@ -150,7 +151,7 @@ impl Repositories {
         }
     }
 
-    /// Whether git, searching upwards from a directory, finds another repository than the task's, or none.
+    /// Whether git, searching upwards from a directory, finds a repository other than the task's, or none.
     fn discovers_other(&self, from: &Path) -> bool {
         for level in from.ancestors() {
             if level == self.worktree {
@@ -171,9 +172,9 @@ impl Repositories {
         true
     }
 
-    /// Whether the repository at this directory (as working tree or as bare repository) is another one than the task's;
-    /// `None` if there is none. Git skips an incomplete `.git` directory. Only an attacker has reason to create one,
-    /// so it counts as the task's.
+    /// Whether the repository at this directory (a working tree or a bare repository) is a different one than the
+    /// task's; `None` if there is no repository. Git skips an incomplete `.git` directory, but only an attacker has
+    /// reason to create one, so here it counts as the task's.
     fn repository_at(&self, level: &Path) -> Option<bool> {
         let is_missing = |found: &io::Result<Kind>| {
             found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -189,8 +190,9 @@ impl Repositories {
         }
     }
 
-    /// Whether a directory is a complete git directory that is entirely below directories the run may write to, and
-    /// shares nothing with the task's. The conditions are those of git (`is_git_directory`), but without symlinks.
+    /// Whether a directory is a complete git directory that lies entirely in directories that the run may write to, and
+    /// shares nothing with the task's git directory. The conditions for completeness are those of git
+    /// (`is_git_directory`), but symlinks are not accepted.
     fn is_other_git_dir(&self, git_dir: &Path) -> bool {
         let common_dir = match self.read_small(&git_dir.join("commondir")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => git_dir.to_path_buf(),
@@ -240,7 +242,7 @@ impl Repositories {
         !path.starts_with(tasks) && !tasks.starts_with(path) && !is_same
     }
 
-    /// Whether no part of a git directory that git writes to is a symlink.
+    /// Whether none of the parts of a git directory that git writes to is a symlink.
     fn has_no_links(&self, git_dir: &Path) -> bool {
         let parts =
             ["HEAD", "config", "config.worktree", "index", "logs", "objects", "packed-refs", "reftable"];
@@ -276,7 +278,7 @@ impl Repositories {
         self.writable.iter().any(|root| path.starts_with(root))
     }
 
-    /// Resolves a path for the run. The part that does not exist yet stays as written.
+    /// Resolves a path as the run sees it. The part of the path that does not exist yet stays as written.
     fn resolve(&self, place: &Path) -> Option<PathBuf> {
         for level in place.ancestors() {
             match self.open(level, true) {
@@ -312,7 +314,7 @@ impl Repositories {
         })
     }
 
-    /// Reads a small regular file with the agent's rights.
+    /// Reads a small regular file, with the agent's access rights.
     fn read_small(&self, file: &Path) -> io::Result<Vec<u8>> {
         let fd = self.open(file, false)?;
         if nix::sys::stat::fstat(&fd)?.st_mode & libc::S_IFMT != libc::S_IFREG {
@@ -340,7 +342,7 @@ impl Repositories {
     }
 }
 
-/// Strips trailing line ends, which is all that git strips.
+/// Strips line ends from the end of a text. Git strips nothing else either.
 fn strip_newlines(text: &[u8]) -> &[u8] {
     let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
     &text[..end.map_or(0, |end| end + 1)]

@@ -22,9 +22,9 @@ pub enum Walk {
 /// What to do with a symbolic link in the last component of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// Open the file that it leads to.
+    /// Open the file that the link leads to.
     Follow,
-    /// Fail with `ELOOP`.
+    /// Fail with `ELOOP` if it is a link.
     Refuse,
 }
 
@@ -42,7 +42,7 @@ pub enum OpenError {
     TooLarge {
         /// The size of the file in bytes.
         size: u64,
-        /// The limit.
+        /// The largest size that the caller accepts, in bytes.
         most: u64,
     },
 }
@@ -134,7 +134,7 @@ const MAX_TRIES: usize = 1000;
 
 const EMPTY: &CStr = c"";
 
-/// Changes the mode of an object (an `O_PATH` descriptor is enough).
+/// Changes the mode of the file that a descriptor refers to (an `O_PATH` descriptor is enough).
 pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     // SAFETY: an empty path and plain integers.
     let changed = check(unsafe {
@@ -150,14 +150,15 @@ pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Changes the owner and group.
+/// Changes the owner and group of the file that a descriptor refers to.
 pub fn chown(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: an empty path and plain integers.
     check_int(unsafe { libc::fchownat(fd.as_raw_fd(), EMPTY.as_ptr(), uid, gid, libc::AT_EMPTY_PATH) })
         .map(drop)
 }
 
-/// Changes access and modification time, each as (seconds, nanoseconds); `None` means now.
+/// Changes the access and modification times of the file that a descriptor refers to, each given as (seconds,
+/// nanoseconds). `None` sets both to the current time.
 pub fn set_times(fd: BorrowedFd<'_>, times: Option<[(i64, i64); 2]>) -> io::Result<()> {
     let times = times.map(|times| times.map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec }));
     let pointer = times.as_ref().map_or(std::ptr::null(), |times| times.as_ptr());
@@ -166,7 +167,7 @@ pub fn set_times(fd: BorrowedFd<'_>, times: Option<[(i64, i64); 2]>) -> io::Resu
         .map(drop)
 }
 
-/// Sets an extended attribute.
+/// Sets an extended attribute of the file at a path.
 pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> io::Result<()> {
     // SAFETY: null-terminated strings, and a buffer with its length.
     check_int(unsafe {
@@ -175,20 +176,20 @@ pub fn set_xattr(path: &CStr, name: &CStr, value: &[u8], flags: i32) -> io::Resu
     .map(drop)
 }
 
-/// Removes an extended attribute.
+/// Removes an extended attribute of the file at a path.
 pub fn remove_xattr(path: &CStr, name: &CStr) -> io::Result<()> {
     // SAFETY: null-terminated strings.
     check_int(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)
 }
 
-/// Adds an inotify watch and returns its descriptor.
+/// Adds an inotify watch for a path and returns the watch's descriptor.
 pub fn add_watch(inotify: BorrowedFd<'_>, path: &CStr, mask: u32) -> io::Result<i32> {
     // SAFETY: a null-terminated string and plain integers.
     check_int(unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), mask) })
 }
 
-/// The id of the mount that an object is on. Before Linux 6.8 the kernel reuses an id after the mount is gone, so
-/// compare it only with ids of mounts that still exist.
+/// The id of the mount that contains the file of a descriptor. Before Linux 6.8 the kernel reuses the id of a mount
+/// that is gone, so compare an id only with those of mounts that still exist.
 pub fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     // A kernel that knows the unique id reports that one.
@@ -212,7 +213,8 @@ mod tests {
 
     use super::{Links, OpenError, Walk, open_in, read_regular_file};
 
-    /// Every exec of a path with `..` resolves it this way, while builds rename files all the time.
+    /// Every exec of a path with `..` is resolved with `Walk::InRoot`, and builds rename files all the time. Such a
+    /// rename must not make the open fail.
     #[test]
     fn renames_elsewhere_do_not_fail_an_open() {
         let directory = std::env::temp_dir().join(format!("guard-renames-{}", std::process::id()));

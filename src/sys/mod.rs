@@ -26,12 +26,12 @@ pub mod terminal;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Converts the result of a raw system call, which is -1 on failure, with errno set.
+/// Converts the result of a raw system call: -1 means failure, with the reason in errno.
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Like [`check`], for calls that return an `int`.
+/// Like [`check`], for functions that return an `int`.
 fn check_int(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -42,7 +42,7 @@ pub fn landlock_restrict(ruleset: BorrowedFd<'_>, flags: u32) -> io::Result<()> 
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), flags) }).map(drop)
 }
 
-/// The Landlock ABI version of the kernel; 0 if it has none or it is disabled.
+/// The kernel's Landlock ABI version; 0 if the kernel has no Landlock or it is disabled.
 pub fn landlock_version() -> i32 {
     const VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the kernel reads no memory and gives back a number.

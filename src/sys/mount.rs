@@ -1,5 +1,5 @@
-//! Detached mounts: a tree is cloned or created first and attached later, after everything around it has become
-//! read-only.
+//! Detached mounts: guard clones or creates a tree of mounts, makes everything else read-only, and then attaches the
+//! tree.
 
 use std::ffi::CStr;
 use std::io;
@@ -24,7 +24,7 @@ pub const NO_DEVICES: u64 = 4;
 /// Mount attribute: no programs can be executed.
 pub const NO_EXEC: u64 = 8;
 
-/// Creates a detached mount of a new file system of this type.
+/// Creates a new file system of the type `kind`, such as tmpfs, as a detached mount.
 pub fn make(kind: &CStr, options: &[(&CStr, &CStr)], attributes: u64) -> io::Result<OwnedFd> {
     let none = std::ptr::null::<libc::c_char>();
     // SAFETY: null-terminated texts that live through the calls, or null where none is wanted; the descriptors are fresh

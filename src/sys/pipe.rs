@@ -7,7 +7,7 @@ use nix::fcntl::{SpliceFFlags, splice, tee};
 
 use super::check_int;
 
-/// The number of unread bytes in a pipe. Either end works.
+/// The number of unread bytes in a pipe. Accepts either end of the pipe.
 pub fn unread_bytes(pipe: impl AsFd) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
     // SAFETY: FIONREAD writes one int.
@@ -15,7 +15,7 @@ pub fn unread_bytes(pipe: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Copies data from one pipe to another without consuming it. Never blocks. Returns zero if the first pipe has no
+/// Copies data from one pipe to another without consuming it. Never blocks. Returns zero if `from` is empty and has no
 /// writers left.
 pub fn copy_without_reading(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
     Ok(tee(from, to, most, SpliceFFlags::SPLICE_F_NONBLOCK)?)

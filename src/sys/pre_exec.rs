@@ -13,19 +13,19 @@ use nix::sys::signal::Signal;
 
 use super::{process, seccomp};
 
-/// The restrictions for one child process.
+/// The restrictions that [`confine`] applies to one child process.
 pub struct Confinement {
     /// The Landlock ruleset to apply.
     pub ruleset: OwnedFd,
     /// The seccomp filter to install.
     pub filter: Vec<libc::sock_filter>,
-    /// Resource limits; a lower limit that is already set stays.
+    /// Resource limits. A limit that is already lower stays as it is.
     pub limits: Vec<(Resource, u64)>,
     /// Whether the kernel kills the child when the thread that started it ends.
     pub dies_with_parent: bool,
 }
 
-/// Applies the restrictions to a command before it executes its program.
+/// Makes a command restrict itself after the fork, before it executes its program.
 pub fn confine(command: &mut Command, confinement: Confinement) {
     let apply = move || apply(&confinement);
     // SAFETY: `apply` makes system calls on memory that was there before the fork, and nothing else: no allocation, no
@@ -50,8 +50,8 @@ fn apply(confinement: &Confinement) -> io::Result<()> {
     seccomp::install(&confinement.filter)
 }
 
-/// The signal with which guard ends git. Git removes its temporary files and locks, as for SIGTERM. SIGTERM itself may
-/// not arrive: guard blocks it during setup and cleanup, and a child inherits the signal mask.
+/// The signal with which guard ends git. As with SIGTERM, git then removes its temporary files and locks. SIGTERM
+/// itself may not arrive: guard blocks it during setup and cleanup, and a child inherits the signal mask.
 pub const GIT_END_SIGNAL: Signal = Signal::SIGPIPE;
 
 /// Makes the kernel send SIGTERM to the command when the thread that starts it ends for any reason.

@@ -32,8 +32,8 @@ pub fn run_child(work: impl FnOnce() -> Infallible) -> ! {
     exit_now(101)
 }
 
-/// Exits at once without running destructors or flushing buffers. For forked children, whose buffers are copies of their
-/// parent's.
+/// Exits at once without running destructors or flushing buffers. Forked children need this, because their buffers are
+/// copies of their parent's.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
@@ -42,14 +42,14 @@ pub fn exit_now(code: i32) -> ! {
 /// A pidfd through which the descriptors of a thread can be duplicated.
 #[derive(Debug)]
 pub enum ThreadFd {
-    /// Refers to the thread itself.
+    /// The pidfd refers to the thread itself.
     Thread(OwnedFd),
-    /// Refers to the thread's process, and stays valid when the thread ends and its id is reused.
+    /// The pidfd refers to the thread's process, and stays valid when the thread ends and its id is reused.
     Process(OwnedFd),
 }
 
 impl ThreadFd {
-    /// The descriptor.
+    /// The pidfd, whatever it refers to.
     pub fn into_fd(self) -> OwnedFd {
         match self {
             Self::Thread(fd) | Self::Process(fd) => fd,
@@ -136,12 +136,12 @@ pub fn become_subreaper() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map(drop)
 }
 
-/// Makes the kernel kill this process when the thread that created it ends.
+/// Makes the kernel kill this process when the thread that created the process ends.
 pub fn die_with_parent() -> io::Result<()> {
     signal_with_parent(libc::SIGKILL)
 }
 
-/// Makes the kernel send this signal to this process when the thread that created it ends.
+/// Makes the kernel send `signal` to this process when the thread that created the process ends.
 pub(super) fn signal_with_parent(signal: i32) -> io::Result<()> {
     prctl(libc::PR_SET_PDEATHSIG, signal as usize, 0).map(drop)
 }
@@ -201,8 +201,8 @@ pub fn has_cap_sys_admin() -> bool {
     got == 0 && data[0].effective >> CAP_SYS_ADMIN & 1 == 1
 }
 
-/// Replaces the user's session keyring with an empty one. Errors are ignored, because they mean that the kernel has no
-/// keyrings.
+/// Replaces the session keyring inherited from the user with an empty one. Errors are ignored, because they mean that
+/// the kernel has no keyrings.
 pub fn leave_session_keyring() {
     const JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: a null name asks for an anonymous keyring.
@@ -216,7 +216,7 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
         .map(drop)
 }
 
-/// Closes every descriptor in the range now.
+/// Closes every descriptor from `first` to `last` now.
 ///
 /// The caller must not drop or use any owner of such a descriptor afterwards.
 pub fn close_range(first: u32, last: u32) -> io::Result<()> {
@@ -227,8 +227,8 @@ pub fn close_range(first: u32, last: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// Kills every process that this one may signal, except itself. Call it only in a process that a Landlock scope or a
-/// PID namespace keeps from signalling anything but its descendants.
+/// Kills every process that the calling process may signal, except itself. Call this only if a Landlock scope or a PID
+/// namespace keeps the calling process from signalling anything but its descendants.
 pub fn kill_everything() -> io::Result<()> {
     // SAFETY: plain integers.
     match check_int(unsafe { libc::kill(-1, libc::SIGKILL) }) {
@@ -259,14 +259,14 @@ pub fn execute(
 /// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It exited with this code.
+    /// The child exited with this code.
     Code(i32),
-    /// This signal killed it.
+    /// This signal killed the child.
     Signal(i32),
 }
 
 impl Ended {
-    /// Converts a `wait` status.
+    /// Converts a status as returned by `wait`.
     pub fn from_status(status: i32) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))
@@ -275,7 +275,7 @@ impl Ended {
         }
     }
 
-    /// The signal that killed it, if any.
+    /// The signal that killed the child, if any.
     pub fn signal(self) -> Option<i32> {
         match self {
             Self::Code(_) => None,
@@ -283,7 +283,7 @@ impl Ended {
         }
     }
 
-    /// The shell's convention: the exit code, or 128 plus the signal.
+    /// The exit code by the shell's convention: the child's own, or 128 plus the signal number.
     pub fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -303,13 +303,13 @@ pub fn reap() -> io::Result<Option<(i32, i32)>> {
     }
 }
 
-/// Duplicates a descriptor to this number, without close-on-exec.
+/// Duplicates the descriptor `from` as descriptor `number`, without close-on-exec.
 pub fn replace_descriptor(from: i32, number: i32) -> io::Result<()> {
     // SAFETY: plain integers. `number` is one of the standard streams, which nothing in this program owns.
     check_int(unsafe { libc::dup2(from, number) }).map(drop)
 }
 
-/// Restores the default action of a signal.
+/// Gives a signal its default action again.
 pub fn default_signal(signal: nix::sys::signal::Signal) -> io::Result<()> {
     // SAFETY: the default action runs no code of this program.
     unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) }?;

@@ -18,12 +18,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Directories searched after PATH.
+/// Directories that guard searches after those in PATH.
 const USUAL: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
 /// How many skipped directories an error message lists.
 const MOST_NAMED: usize = 5;
 
-/// Directories in which agents work, in addition to the current one.
+/// Directories in which agents work, in addition to the current directory. Programs below them are never used.
 static AGENT_DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Makes all later searches skip programs below this directory, because an agent works there.
@@ -33,16 +33,16 @@ pub fn distrust(directory: &Path) {
     }
 }
 
-/// A skipped directory or file, with the reason.
+/// A directory or file that the search skipped, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
     /// The PATH entry or the file.
     pub path: PathBuf,
-    /// The reason, for an error message.
+    /// Why the search skipped it, for an error message.
     pub reason: String,
 }
 
-/// A program that was not found in any trusted directory.
+/// The error for a program that was not found in any trusted directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no `{name}` in PATH that guard can trust{}", describe_skipped(skipped))]
 pub struct ProgramNotFound {
@@ -66,7 +66,7 @@ fn describe_skipped(skipped: &[Skipped]) -> String {
     format!("; guard skipped {}{more}", named.join(", "))
 }
 
-/// A PATH, and what is needed to decide which of its entries are trusted.
+/// A search for programs in a PATH, with what is needed to decide which entries are trusted.
 #[derive(Debug, Clone)]
 pub struct ProgramSearch {
     directories: Vec<PathBuf>,
@@ -76,13 +76,13 @@ pub struct ProgramSearch {
 }
 
 impl ProgramSearch {
-    /// Searches the PATH of this process, with its HOME.
+    /// A search in the PATH of this process, with its HOME.
     pub fn from_environment() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::new(&path, std::env::var_os("HOME").as_deref().map(Path::new))
     }
 
-    /// Searches the given PATH; `home` is the user's home directory.
+    /// A search in the given PATH; `home` is the user's home directory.
     pub fn new(path: &OsStr, home: Option<&Path>) -> Self {
         let mut agent_directories: Vec<PathBuf> =
             AGENT_DIRECTORIES.lock().map(|all| all.clone()).unwrap_or_default();
@@ -129,7 +129,7 @@ impl ProgramSearch {
         Err(ProgramNotFound { name: name.to_string(), skipped })
     }
 
-    /// The trusted entries of PATH, for programs that guard starts.
+    /// The trusted entries of PATH, which become the PATH of programs that guard starts.
     pub fn path(&self) -> OsString {
         let is_used = |directory: &&PathBuf| self.check_directory(directory).is_ok();
         let left: Vec<&PathBuf> = self.directories.iter().filter(is_used).collect();
@@ -139,7 +139,7 @@ impl ProgramSearch {
         }
     }
 
-    /// The entries of PATH that exist, or are relative, but are not searched, with the reasons.
+    /// The entries of PATH that guard does not search, with the reasons. Leaves out absolute entries that do not exist.
     pub fn untrusted(&self) -> Vec<Skipped> {
         let skipped = self.directories.iter().filter_map(|directory| {
             let reason = self.check_directory(directory).err().filter(|reason| reason != MISSING)?;
@@ -182,8 +182,8 @@ impl ProgramSearch {
         named.ancestors().try_for_each(|level| self.check_owner(level))
     }
 
-    /// Whether a working tree holds installed tools and not a project: it is or contains the home directory, or it is in
-    /// a hidden directory of it.
+    /// Whether a working tree holds installed tools and not a project: it is or contains the home directory, or it is
+    /// in a hidden directory of the home.
     fn holds_installed_tools(&self, tree: &Path) -> bool {
         let Some(home) = &self.home else { return false };
         let is_hidden = |below: &Path| {
@@ -216,7 +216,7 @@ impl ProgramSearch {
     }
 }
 
-/// The reason for a missing directory, which is never reported.
+/// The reason for skipping a directory that does not exist. It is never reported.
 const MISSING: &str = "does not exist";
 
 fn is_program(file: &Path) -> bool {

@@ -7,9 +7,9 @@ use super::{check, check_int};
 /// A state change of a traced thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The thread executed a program. The value is its thread id before the exec, which gives it the process id.
+    /// The thread executed a program. The value is the thread's id before the exec, which changes it to the process id.
     Exec(i32),
-    /// The thread stopped for another reason. Pass this signal to [`detach`].
+    /// The thread stopped for a reason other than an exec. The value is the signal to pass to [`detach`].
     Stop(i32),
     /// The thread exited.
     Exit,
@@ -20,16 +20,16 @@ fn request(request: libc::c_uint, pid: i32, data: usize) -> io::Result<()> {
     check(unsafe { libc::ptrace(request as _, pid, 0usize, data) }).map(drop)
 }
 
-/// Traces a thread without stopping it, so that a successful exec is reported. Also interrupts it at the next
+/// Traces a thread without stopping it, so that a successful exec is reported. Also interrupts the thread at the next
 /// opportunity, so that a failed exec is reported too. If the tracing thread ends first, the kernel kills the traced
-/// process: nothing may run on that was not verified.
+/// process, so that no unverified program continues to run.
 pub fn watch_exec(tid: i32) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
     request(libc::PTRACE_SEIZE, tid, options as usize)?;
     request(libc::PTRACE_INTERRUPT, tid, 0)
 }
 
-/// The stack pointer of a stopped thread. Fails for 32-bit programs, whose stack has another layout.
+/// The stack pointer of a stopped thread. Fails for 32-bit programs, whose stack has a different layout.
 pub fn stack_pointer(tid: i32) -> io::Result<u64> {
     let registers = registers(tid)?;
     #[cfg(target_arch = "x86_64")]
@@ -38,7 +38,7 @@ pub fn stack_pointer(tid: i32) -> io::Result<u64> {
     return Ok(registers.sp);
 }
 
-/// The return value of a stopped thread's last system call; negative values are errnos.
+/// The return value of a stopped thread's last system call. A negative value is a negated errno.
 pub fn call_result(tid: i32) -> io::Result<i64> {
     let registers = registers(tid)?;
     #[cfg(target_arch = "x86_64")]
@@ -66,8 +66,8 @@ pub fn detach(tid: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_DETACH, tid, signal as usize)
 }
 
-/// Returns the next state change of a thread that the calling thread traces, if there is one. `only` is the traced
-/// thread if there is just one, which saves a system call.
+/// Returns the next state change of a thread that the calling thread traces, if there is one. `only` is the id of the
+/// traced thread if there is just one, which saves a system call.
 pub fn next_change(only: Option<i32>) -> io::Result<Option<(i32, Change)>> {
     let mut status = 0;
     // `__WNOTHREAD`: do not reap the children of this process's other threads.

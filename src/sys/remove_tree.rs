@@ -16,9 +16,9 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// How many names of one directory are in memory at a time.
+/// The most names of one directory that are held in memory at a time.
 const BATCH: usize = 1 << 16;
-/// How long to retry while another process still adds files.
+/// How long to retry while another process still adds files to the tree.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Removes a file, a symlink, or a directory with its contents. Does not follow symlinks; a missing path is no error.
@@ -48,18 +48,18 @@ fn ignore_missing(result: Result<(), Errno>) -> Result<(), Errno> {
     if matches!(result, Err(Errno::ENOENT)) { Ok(()) } else { result }
 }
 
-/// A directory on the path from the top to the current directory.
+/// A directory on the path from the top of the tree to the directory that is being emptied.
 struct Level {
-    /// Its name in the parent directory.
+    /// The name of this directory in its parent directory.
     name: CString,
-    /// What is left to remove in the parent directory.
+    /// What is left to remove in the parent of this directory.
     above: Contents,
 }
 
 /// What [`scan`] left in a directory: its non-empty subdirectories.
 struct Contents {
     directories: Vec<CString>,
-    /// Whether the whole directory was read, and not only one batch of names.
+    /// Whether `scan` read the whole directory, and not only one batch of names.
     is_all: bool,
 }
 
@@ -90,7 +90,7 @@ fn clear(top: OwnedFd) -> Result<(), Errno> {
 const DIRECTORY_FLAGS: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Opens a directory, and gives its owner all permissions first if they are missing.
+/// Gives the owner all permissions on a directory, if they are missing, and opens it.
 fn enter<P: NixPath + ?Sized>(above: BorrowedFd<'_>, name: &P) -> Result<OwnedFd, Errno> {
     let directory = match openat(above, name, DIRECTORY_FLAGS, Mode::empty()) {
         Err(Errno::EACCES) => {

@@ -5,12 +5,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{check, check_int};
 
-/// Installs a filter on this thread.
+/// Installs a seccomp filter on this thread.
 pub fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     install_with(program, 0).map(drop)
 }
 
-/// Installs a filter on this thread and returns the descriptor for receiving its notifications.
+/// Installs a seccomp filter on this thread and returns the descriptor for receiving its notifications.
 pub fn install_listener(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     // Without WAIT_KILLABLE_RECV a signal restarts a call that was already answered: connects would run twice.
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
@@ -31,17 +31,17 @@ fn install_with(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Resu
 /// A system call whose thread is blocked until the supervisor replies.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification {
-    /// Identifies the call in the reply.
+    /// The notification's id, which the reply must repeat.
     pub id: u64,
-    /// The waiting thread.
+    /// The id of the thread that made the call and waits for the reply.
     pub tid: i32,
     /// The system call number.
     pub number: i32,
-    /// The arguments, as register values.
+    /// The arguments of the system call, as register values.
     pub arguments: [u64; 6],
 }
 
-/// The reply to a notification.
+/// How the supervisor answers a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// The kernel performs the call.
@@ -52,7 +52,8 @@ pub enum Reply {
     Error(i32),
 }
 
-/// Receives the next notification; `None` if the caller is already gone or a signal arrived.
+/// Receives the next notification. Returns `None` if the calling thread is already gone, or if a signal interrupted the
+/// wait.
 pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     // SAFETY: plain integers: all-zero is a valid value, and the kernel wants it zeroed.
     let mut raw: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -72,7 +73,7 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     }
 }
 
-/// Sends a reply. A caller that has died meanwhile is not an error.
+/// Sends the reply to a notification. It is no error if the calling thread has died meanwhile.
 pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> {
     let (val, error, flags) = match reply {
         Reply::Continue => (0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
@@ -99,8 +100,8 @@ pub fn set_sync_wake_up(listener: BorrowedFd<'_>, on: bool) {
     unsafe { libc::ioctl(listener.as_raw_fd(), SET_FLAGS as _, if on { SYNC_WAKE_UP } else { 0 }) };
 }
 
-/// Whether the caller is still blocked. If so, its thread id was not reused, and everything read by that id came from
-/// the caller.
+/// Whether the thread that made the call is still blocked. If so, its thread id was not reused, and everything read by
+/// that id came from this thread.
 pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;
     let result = retry_interrupted(|| {
@@ -110,7 +111,7 @@ pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     result.is_ok()
 }
 
-/// Retries after EINTR: a lost reply would block the caller forever.
+/// Repeats a call that fails with EINTR: a lost reply would block the notifying thread forever.
 fn retry_interrupted(mut call: impl FnMut() -> i32) -> io::Result<i32> {
     loop {
         match check_int(call()) {
@@ -120,7 +121,7 @@ fn retry_interrupted(mut call: impl FnMut() -> i32) -> io::Result<i32> {
     }
 }
 
-/// Whether the kernel supports the required listener flags. Installs nothing.
+/// Whether the kernel supports the flags that guard needs for a seccomp listener. Installs nothing.
 pub fn listener_is_supported() -> bool {
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     // SAFETY: a null program makes the kernel fail with EFAULT after it has checked the flags.

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
-/// Size limit of a secret in bytes; anything larger is not a key.
+/// The size limit of a secret in bytes. Anything larger is not an API key.
 pub const LARGEST: usize = 16 << 10;
 
-/// A secret in memory.
+/// Secret bytes in memory pages of their own; see the module's header.
 pub struct Secret {
     page: NonNull<std::ffi::c_void>,
     size: usize,
@@ -32,19 +32,19 @@ pub enum SecretError {
     /// The secret contains white space or control characters, or is too long.
     #[error("the secret contains white space or control characters, or is longer than 16 KiB")]
     NotOneWord,
-    /// Memory, a process or its output is not available.
+    /// A system call failed: to allocate memory, to start the command that prints the secret, or to read its output.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The command that should print the secret was started without a pipe for its output.
     #[error("the output of the command cannot be read")]
     NoOutput,
-    /// The command did not end in time.
+    /// The command that should print the secret did not end within this time.
     #[error("the command did not end within {} seconds", .0.as_secs())]
     TimedOut(Duration),
     /// The command ended, but another process still holds its output open.
     #[error("the command ended, but another process keeps its output open")]
     EndlessOutput,
-    /// The command failed.
+    /// The command that should print the secret failed.
     #[error("the command ended with {0}")]
     Failed(ExitStatus),
 }
@@ -53,7 +53,7 @@ pub enum SecretError {
 unsafe impl Send for Secret {}
 
 impl Secret {
-    /// Copies these bytes. The caller must clear the original.
+    /// Copies these bytes into a new secret. The caller must clear the original.
     pub fn new(bytes: &[u8]) -> io::Result<Self> {
         let size = bytes.len().max(1).next_multiple_of(4096);
         let length = NonZeroUsize::new(size).ok_or(io::ErrorKind::InvalidInput)?;

@@ -2,8 +2,8 @@
 //!
 //! A signal that is ignored when guard starts, as under `nohup`, stays ignored.
 //!
-//! This module uses no signalfd, because that would wake the main thread at each SIGCHLD for the supervisor, which comes
-//! with every exec.
+//! This module uses no signalfd. A signalfd would wake the main thread at every SIGCHLD that is meant for the
+//! supervisor, and every exec causes one.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,11 +19,11 @@ extern "C" fn note_signal(signal: libc::c_int) {
     ARRIVED.fetch_or(1 << signal, Ordering::Relaxed);
 }
 
-/// Signals that users and systems send to end a program.
+/// Signals by which users and service managers end a program.
 const END_SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// The signals that end guard, without those that its caller ignores: a hangup under `nohup`, terminal keys in the
-/// background of a script. SIGTERM is always included.
+/// The signals that end guard, except those that guard's caller has set to be ignored: a hangup under `nohup`, terminal
+/// keys in the background of a script. SIGTERM is always included.
 pub fn end_signals() -> SigSet {
     END_SIGNALS.into_iter().filter(|&signal| signal == Signal::SIGTERM || !is_ignored(signal)).collect()
 }
@@ -37,7 +37,7 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// A blocked and pending signal that asks guard to end, if there is one.
+/// A signal that asks guard to end, and that is blocked and pending, if there is one.
 pub fn pending_end_signal() -> Option<Signal> {
     let mut found = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the kernel fills in the set if it succeeds, and the set is read only then.
@@ -50,8 +50,8 @@ pub fn pending_end_signal() -> Option<Signal> {
     end_signals().iter().find(|&signal| found.contains(signal))
 }
 
-/// Waits for one of these signals, which every thread must have blocked, for the given time or without limit. `None`
-/// if none arrived.
+/// Waits for one of these signals, for the given time or without limit. Every thread must have blocked the signals.
+/// Returns `None` if none arrived.
 pub fn wait_for(signals: &SigSet, time_limit: Option<std::time::Duration>) -> Option<Signal> {
     let time = time_limit.map(TimeSpec::from_duration);
     let time = time.as_ref().map_or(std::ptr::null(), |time| std::ptr::from_ref(time.as_ref()));
@@ -66,12 +66,12 @@ pub fn wait_for(signals: &SigSet, time_limit: Option<std::time::Duration>) -> Op
     }
 }
 
-/// Whether this thread blocks SIGINT and so, in guard, all signals that end it.
+/// Whether this thread blocks SIGINT. guard always blocks it together with the other signals that end guard.
 pub fn are_blocked() -> bool {
     SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))
 }
 
-/// Signals that are blocked except while [`SignalWaiter::poll`] waits.
+/// Blocks signals except while [`SignalWaiter::poll`] waits.
 #[derive(Debug)]
 pub struct SignalWaiter {
     /// The signal mask during `poll`.
@@ -80,7 +80,7 @@ pub struct SignalWaiter {
 }
 
 impl SignalWaiter {
-    /// Blocks these signals in this thread and installs a handler that notes their arrival.
+    /// Blocks these signals in this thread and installs a handler that records their arrival.
     pub fn new(signals: &SigSet) -> io::Result<Self> {
         signals.thread_block()?;
         let action = SigAction::new(SigHandler::Handler(note_signal), SaFlags::empty(), SigSet::empty());
@@ -95,8 +95,8 @@ impl SignalWaiter {
         Ok(Self { mask_while_waiting, signals: *signals })
     }
 
-    /// Polls descriptors until one is ready, the time is over, or one of the signals arrives. Returns the number of
-    /// ready descriptors.
+    /// Polls descriptors until one is ready, the time limit passes, or one of the signals arrives. Returns the number
+    /// of ready descriptors.
     pub fn poll(&self, fds: &mut [PollFd<'_>], time_limit: std::time::Duration) -> nix::Result<i32> {
         ppoll(fds, Some(TimeSpec::from_duration(time_limit)), Some(self.mask_while_waiting))
     }

@@ -6,21 +6,21 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check_int;
 
-/// Connects a socket to a raw address.
+/// Connects a socket to an address in the kernel's binary format (`sockaddr`).
 pub fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     let length = length_of(address)?;
     // SAFETY: the length is that of the address, which the kernel copies before it reads it.
     check_int(unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length) }).map(drop)
 }
 
-/// Binds a socket to a raw address.
+/// Binds a socket to an address in the kernel's binary format (`sockaddr`).
 pub fn bind(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     let length = length_of(address)?;
     // SAFETY: as for `connect`.
     check_int(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr().cast(), length) }).map(drop)
 }
 
-/// Listens on a socket.
+/// Makes a socket accept connections.
 pub fn listen(socket: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
     // SAFETY: plain integers.
     check_int(unsafe { libc::listen(socket.as_raw_fd(), backlog) }).map(drop)
@@ -30,7 +30,7 @@ fn length_of(address: &[u8]) -> io::Result<libc::socklen_t> {
     libc::socklen_t::try_from(address.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// The raw address a socket is bound to.
+/// The address that a socket is bound to, in the kernel's binary format (`sockaddr`).
 pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0u8; 128];
     let mut length = bytes.len() as libc::socklen_t;
@@ -40,12 +40,12 @@ pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The address family of a raw address.
+/// The address family (such as `AF_INET`) of a binary address; `None` if the address is too short.
 pub fn family(address: &[u8]) -> Option<i32> {
     address.first_chunk::<2>().map(|bytes| i32::from(u16::from_ne_bytes(*bytes)))
 }
 
-/// Encodes an IPv4 or IPv6 address.
+/// Encodes an IPv4 or IPv6 address in the kernel's binary format (`sockaddr`).
 pub fn internet_address(address: SocketAddr) -> Vec<u8> {
     let (family, port) = (|family: i32| (family as u16).to_ne_bytes(), address.port().to_be_bytes());
     match address.ip() {
@@ -55,7 +55,7 @@ pub fn internet_address(address: SocketAddr) -> Vec<u8> {
     }
 }
 
-/// Encodes the address of a unix socket at a path; `None` if the path is too long.
+/// Encodes the address of a unix socket at a path (`sockaddr_un`); `None` if the path is too long.
 pub fn unix_address(path: &[u8]) -> Option<Vec<u8>> {
     if path.len() >= 108 || path.contains(&0) {
         return None;
@@ -93,7 +93,7 @@ pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: RawFd) -> io:
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives bytes, and a descriptor if one came with them. Zero bytes mean that the peer has closed.
+/// Receives bytes, and a descriptor if one came with them. Zero bytes mean that the peer has closed the connection.
 pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut control = [0u64; ROOM_FOR_DESCRIPTORS / 8];
     let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };

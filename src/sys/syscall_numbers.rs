@@ -15,7 +15,8 @@ pub fn number(name: &str) -> Option<c_long> {
     TABLE.iter().find(|(known, _)| *known == name).map(|&(_, number)| number)
 }
 
-/// Whether a call exists on some supported architecture. Any other name is a typing error in the list of calls.
+/// Whether a system call of this name exists on a supported architecture. If not, the name is a typing error in the
+/// list of calls.
 pub fn is_known(name: &str) -> bool {
     number(name).is_some() || ELSEWHERE.contains(&name)
 }
@@ -34,7 +35,7 @@ const LEGACY: &[(&str, c_long)] = table![
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[(&str, c_long)] = &[];
 
-/// Calls that only some architectures have.
+/// The names of system calls that exist only on some of the supported architectures.
 const ELSEWHERE: &[&str] = &[
     "chmod",
     "chown",

@@ -1,11 +1,11 @@
-//! Pseudo terminals.
+//! Creates pseudo terminals, and reads and changes the state of terminals.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check_int;
 
-/// Opens a new pseudo terminal through a multiplexer (`/dev/ptmx`): the master and the slave.
+/// Opens a new pseudo terminal through a multiplexer (`/dev/ptmx`). Returns its master and its slave.
 pub fn open(multiplexer: &std::path::Path) -> io::Result<(OwnedFd, OwnedFd)> {
     use std::os::unix::fs::OpenOptionsExt;
     let master: OwnedFd = std::fs::OpenOptions::new()
@@ -24,13 +24,13 @@ pub fn open(multiplexer: &std::path::Path) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((master, unsafe { OwnedFd::from_raw_fd(slave) }))
 }
 
-/// Makes a terminal the controlling terminal of this session.
+/// Makes a terminal the controlling terminal of this process's session.
 pub fn take_control(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: a plain integer argument.
     check_int(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) }).map(drop)
 }
 
-/// Makes the programs on a terminal redraw: changes its size for a moment, which sends them SIGWINCH.
+/// Makes the programs on a terminal redraw: changes the terminal's size for a moment, which sends them SIGWINCH.
 pub fn ask_to_redraw(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: plain integers: all-zero is a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };

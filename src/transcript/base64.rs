@@ -2,7 +2,7 @@
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Appends the encoded bytes to `out`.
+/// Appends `bytes`, encoded as base64, to `out`.
 pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     out.reserve(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -15,14 +15,14 @@ pub(super) fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Encodes the bytes.
+/// Returns `bytes` encoded as base64.
 pub fn base64(bytes: &[u8]) -> String {
     let mut out = Vec::new();
     encode(bytes, &mut out);
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// Decodes base64; `None` if the text is not valid.
+/// Decodes base64; `None` if `text` is not valid base64.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=').as_bytes();
     let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);

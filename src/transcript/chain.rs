@@ -6,10 +6,10 @@ use sha2::{Digest, Sha256};
 
 use super::event::Clock;
 
-/// The value of `prev` in the first line.
+/// The value of `prev` in the first line of a transcript, which has no line before it.
 pub(super) const BEGINNING: [u8; 64] = [b'0'; 64];
 
-/// The hash of a line (without its newline), in hexadecimal, as the next line contains it.
+/// The SHA-256 hash of a line without its newline, in hexadecimal: the value of `prev` in the next line.
 pub(super) fn hash(line: &[u8]) -> [u8; 64] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 64];
@@ -24,7 +24,7 @@ pub(super) fn text(hash: &[u8; 64]) -> String {
     String::from_utf8_lossy(hash).into_owned()
 }
 
-/// The end of the chain, to which lines are appended.
+/// What is needed to append a line to a transcript: above all the number and the hash of the last line.
 pub(super) struct Chain {
     run_id: Vec<u8>,
     clock: Clock,
@@ -40,12 +40,13 @@ impl Chain {
     /// An upper bound for the length of a line, including its newline. It exceeds the real length by at most
     /// a few bytes.
     pub(super) fn length_of(&self, event_type: &str, message: &str, data: &[u8]) -> usize {
-        /// The length of the field names, time, sequence number and hash.
+        /// The total length of a line's field names, time, sequence number and hash.
         const FIXED: usize = 240;
         FIXED + event_type.len() + quoted_length(message) + data.len() + self.run_id.len()
     }
 
-    /// Appends a line with its newline; `data` is JSON. Returns the range of the line without the newline.
+    /// Appends a line and its newline to `out`; `data` is JSON. Returns the range of the line in `out`, without the
+    /// newline.
     pub(super) fn append(
         &mut self,
         event_type: &str,
@@ -78,7 +79,7 @@ impl Chain {
     }
 }
 
-/// Appends a JSON string.
+/// Appends `text` as a JSON string, with quotes and escapes, to `out`.
 pub(super) fn quote(text: &str, out: &mut Vec<u8>) {
     // Writing to a `Vec` and serializing a string cannot fail.
     let _ = serde_json::to_writer(out, text);

@@ -4,40 +4,40 @@
 //! it), and is decided by a bounded number of bytes. A stream therefore gives the same result however it is
 //! cut into pieces, and matching takes linear time on any input.
 
-/// The number of bytes that decides every pattern.
+/// Given this many bytes of text, every pattern can be decided.
 const SETTLED: usize = 4096;
-/// How many bytes must follow a private key header. Fewer mean that a text merely mentions keys.
+/// The minimum number of bytes after a private key header. With fewer, the text only mentions a key.
 const KEY_BODY: usize = 16;
-/// The longest name in the last line of a private key.
+/// Maximum length of the label in the last line of a private key, such as `RSA PRIVATE KEY`.
 const LONGEST_LABEL: usize = 64;
 
-/// The result of matching the patterns at a position.
+/// The result of matching the patterns at one position of a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Measure {
     No,
-    /// A credential: these first bytes, and everything that [`Tail`] adds.
+    /// A credential begins at the position: this many bytes, and all following bytes that belong to the [`Tail`].
     Yes(usize, Tail),
-    /// A credential between these two offsets.
+    /// The credential is the text between these two offsets.
     Within(usize, usize),
-    /// More text is needed for a decision.
+    /// The text ends too early to decide.
     More,
 }
 
-/// What still belongs to a credential after the bytes that decided it.
+/// Which bytes belong to a credential in addition to those that sufficed to recognise it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Tail {
     None,
     Run(fn(u8) -> bool),
-    /// The lines of a private key up to its last one.
+    /// All lines of a private key, up to and including its `-----END` line.
     Key,
 }
 
-/// How far a tail extends in a piece of text.
+/// How far the [`Tail`] of a credential extends in one piece of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// It ends before this byte.
+    /// The tail ends before the byte at this offset.
     Ends(usize),
-    /// It takes this many bytes and may continue in the next piece.
+    /// The tail includes this many bytes, and may continue in the next piece.
     GoesOn(usize),
 }
 
@@ -45,8 +45,8 @@ struct Run {
     prefix: &'static [u8],
     letters: fn(u8) -> bool,
     least: usize,
-    /// Whether the prefix could also end an ordinary word. It must then begin a word, and what follows must not
-    /// look like ordinary words.
+    /// True if the prefix could also be the end of an ordinary word. Then it matches only at the start of a word,
+    /// and only if the text after it does not look like ordinary words.
     needs_word_start: bool,
 }
 
@@ -94,21 +94,21 @@ const FIRST: [u8; 256] = {
     first
 };
 
-/// The longest user name and password in a URL.
+/// Maximum length of `USER:PASSWORD` in a URL.
 const LONGEST_USER: usize = 1024;
 
 const BEARER: &[u8] = b"bearer";
 const KEY_BEGIN: &[u8] = b"-----BEGIN ";
 const KEY_END: &[u8] = b"-----END ";
 
-/// The first two bytes of every pattern that [`measure`] knows.
+/// The first two bytes of each pattern that [`measure`] recognises.
 pub(super) fn beginnings() -> impl Iterator<Item = [u8; 2]> {
     let fixed = [*b"ey", *b"--", *b"Be", *b"be", *b"BE", *b":/"];
     RUNS.iter().map(|run| [run.prefix[0], run.prefix[1]]).chain(fixed)
 }
 
-/// Decides whether a credential begins at `at`. With `last` the text is complete, and the result is never
-/// `More`.
+/// Decides whether a credential begins at the offset `at`. With `last`, no more text follows, and the result is
+/// never `More`.
 pub(super) fn measure(text: &[u8], at: usize, last: bool) -> Measure {
     let here = &text[at..text.len().min(at + SETTLED)];
     // Beyond the window the result is `No`: it must not depend on how much text happens to be available.
@@ -161,7 +161,7 @@ fn runs(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     answer
 }
 
-/// A JSON web token: `eyJ….….…`.
+/// Matches a JSON web token: `eyJ….….…`.
 fn token(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     match prefix(here, b"eyJ", more) {
         Measure::Yes(..) if begins_a_word(text, at) => {}
@@ -181,7 +181,7 @@ fn token(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     }
 }
 
-/// `Bearer …`, in any case, followed by something that is not an ordinary word.
+/// Matches `Bearer TOKEN`, in upper or lower case, if the token is not an ordinary word.
 fn bearer(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     let known = here.len().min(BEARER.len());
     if !here[..known].eq_ignore_ascii_case(&BEARER[..known]) || !begins_a_word(text, at) {
@@ -203,7 +203,7 @@ fn bearer(text: &[u8], at: usize, here: &[u8], more: Measure) -> Measure {
     }
 }
 
-/// The credentials in a URL: `://USER:PASSWORD@`.
+/// Matches the credentials in a URL: `://USER:PASSWORD@`.
 fn address(here: &[u8], more: Measure) -> Measure {
     match prefix(here, b"://", more) {
         Measure::Yes(..) => {}
@@ -221,7 +221,7 @@ fn address(here: &[u8], more: Measure) -> Measure {
     }
 }
 
-/// A private key: `-----BEGIN … PRIVATE KEY-----` and what follows.
+/// Matches a private key: `-----BEGIN … PRIVATE KEY-----` and the lines after it.
 fn key(here: &[u8], more: Measure) -> Measure {
     match prefix(here, KEY_BEGIN, more) {
         Measure::Yes(..) => {}
@@ -257,7 +257,7 @@ fn prefix(here: &[u8], prefix: &[u8], more: Measure) -> Measure {
 }
 
 impl Tail {
-    /// How far the tail extends from the beginning of `text`.
+    /// How many bytes at the beginning of `text` belong to the tail.
     pub(super) fn reach(self, text: &[u8], last: bool) -> Reach {
         match self {
             Self::None => Reach::Ends(0),
@@ -291,8 +291,8 @@ fn key_reach(text: &[u8], last: bool) -> Reach {
     if body == text.len() { Reach::GoesOn(body) } else { Reach::Ends(body) }
 }
 
-/// Whether a word begins here. A word also begins after an escape sequence, a colour code or a percent code,
-/// whose letters are not part of it.
+/// True if a word begins at the offset `at`. The letters of an escape sequence, a colour code or a percent code
+/// directly before it do not count as part of the word.
 fn begins_a_word(text: &[u8], at: usize) -> bool {
     let before = &text[at.saturating_sub(CONTEXT)..at];
     let Some((&last, rest)) = before.split_last() else { return true };
@@ -308,7 +308,7 @@ fn begins_a_word(text: &[u8], at: usize) -> bool {
     escape || percent || colour
 }
 
-/// How many bytes before a position [`measure`] examines.
+/// The number of bytes before a position that [`measure`] examines as context.
 pub(super) const CONTEXT: usize = 24;
 
 fn length(text: &[u8], letters: impl Fn(u8) -> bool) -> usize {

@@ -50,7 +50,7 @@ impl Event {
         self.timestamp.parse().ok()
     }
 
-    /// The stream and the bytes of an output event; `None` for all other events.
+    /// The stream and the bytes of an output event; `None` for events of other types.
     pub fn output(&self) -> Option<(Stream, Vec<u8>)> {
         if self.event_type != EventType::Output {
             return None;
@@ -79,7 +79,7 @@ pub enum Stream {
 impl Stream {
     pub(super) const ALL: [Self; 3] = [Self::Stdout, Self::Stderr, Self::Terminal];
 
-    /// The name of the stream in events.
+    /// The name of the stream as events contain it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -88,19 +88,19 @@ impl Stream {
         }
     }
 
-    /// Returns the stream with this name in events.
+    /// The stream whose name in events is `name`; `None` if there is no such stream.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|stream| stream.name() == name)
     }
 }
 
-/// The current time in microseconds since 1970.
+/// The current time, in microseconds since 1970.
 pub(super) fn now() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// Formats times. Caches the text of the current second, so that most events need no calendar computation.
+/// Formats timestamps. Caches the text of the current second, so that most events need no calendar computation.
 #[derive(Default)]
 pub(super) struct Clock {
     second: Option<i64>,

@@ -14,83 +14,84 @@ string_enum! {
         RunFinished = "run.finished",
         /// A piece of what the agent printed: `data` is `{"stream", "text"}` or `{"stream", "base64"}`.
         Output = "output",
-        /// From here on, events of one class are dropped because the transcript reached its limit.
+        /// The transcript reached a size limit: from here on, it contains no more events of one class.
         TranscriptCut = "transcript.cut",
-        /// The transcript reached its size limit, and guard ends the run.
+        /// The transcript reached its final size limit, and guard ends the run.
         TranscriptFull = "transcript.full",
-        /// The number of events and bytes that were dropped; recorded just before the last event.
+        /// The number of events and bytes that were dropped because of the size limit; recorded just before the
+        /// last event.
         TranscriptDropped = "transcript.dropped",
-        /// A remark of guard about the run.
+        /// Something about the run that the user should know, such as a limit that could not be enforced.
         Note = "note",
         /// Before the agent started, guard tried forbidden operations in the sandbox, and the kernel denied them.
         Canary = "canary",
-        /// The sandbox is in force.
+        /// guard has applied the sandbox to the agent.
         SandboxApplied = "sandbox.applied",
         /// guard passed a signal on to the agent.
         Signal = "signal",
         /// The run reached a time limit.
         Timeout = "timeout",
-        /// A program started.
+        /// A program started in the run.
         Exec = "exec",
-        /// The policy allows a program to start.
+        /// The policy allowed a program to start. Whether it started is unknown, because `verify_exec` is off.
         ExecAllowed = "exec.allowed",
-        /// A program that the policy allowed did not start.
+        /// The policy allowed a program to start, but the kernel could not execute it.
         ExecFailed = "exec.failed",
-        /// The program that started is not the one that guard judged.
+        /// A process became a program other than the one it had asked for. guard judged and allowed that program too.
         ExecChanged = "exec.changed",
-        /// The user answered a question of guard.
+        /// The user answered a question that guard asked because of an `ask` rule.
         Answer = "answer",
         /// A process sent an invalid message to guard's shim socket.
         ControlGarbage = "control.garbage",
-        /// A program connected to a socket of the run.
+        /// guard connected a socket of the run to an address.
         Connect = "connect",
-        /// A program listens on an address.
+        /// guard bound a socket of the run to an address.
         Bind = "bind",
         /// guard denied the start of a program.
         DenyExec = "deny.exec",
-        /// guard denied a connection of a socket.
+        /// guard denied connecting a socket to an address.
         DenyConnect = "deny.connect",
         /// guard denied binding a socket to an address.
         DenyBind = "deny.bind",
         /// guard denied access to a host, or a request to one.
         DenyNetwork = "deny.network",
-        /// guard denied an operation on another process.
+        /// guard denied a system call that affects a process outside the run.
         DenyProcess = "deny.process",
-        /// guard denied a change of a file's metadata.
+        /// guard denied a change of a file's mode, owner, times or attributes.
         DenyMetadata = "deny.metadata",
-        /// guard denied an inotify watch on a file.
+        /// guard denied an inotify watch on a file that the run may not read.
         DenyWatch = "deny.watch",
-        /// guard denied the start of a program because it could not record it.
+        /// guard denied a system call because the transcript is full: nothing may happen unrecorded.
         DenyRecord = "deny.record",
-        /// A connection to a host was opened.
+        /// The proxy opened a connection to a host.
         NetworkOpen = "network.open",
-        /// A connection to a host was closed.
+        /// A connection through the proxy ended.
         NetworkClose = "network.close",
-        /// A request to a host.
+        /// A plain HTTP request went through the proxy.
         NetworkRequest = "network.request",
-        /// A host could not be reached.
+        /// A host that the policy allows could not be reached.
         NetworkError = "network.error",
-        /// An unknown process connected to a listener of the proxy.
+        /// A process outside the run connected to a port of guard's proxy, and guard rejected it.
         NetworkOutsider = "network.outsider",
-        /// A request to a model's API.
+        /// A request to a model's API went through a gateway of guard.
         GatewayRequest = "gateway.request",
-        /// A gateway could not serve a request.
+        /// A gateway could not reach its API, or could not parse the answer.
         GatewayError = "gateway.error",
-        /// The repository accepted the run's commits.
+        /// guard received the run's commits into the user's repository.
         GitReceived = "git.received",
-        /// The repository refused the run's commits.
+        /// guard did not receive the run's commits; the message says why.
         GitRefused = "git.refused",
         /// Something in the run's work that a reviewer should check.
         Finding = "finding",
-        /// A remark of `guard exec` for the caller.
+        /// Something that the caller of `guard exec` should know.
         ExecNote = "exec.note",
-        /// An attempt failed, and guard tries again.
+        /// An attempt of `guard exec` failed, and guard tries again.
         ExecRetry = "exec.retry",
-        /// An attempt failed for a temporary reason, but guard does not try again.
+        /// An attempt of `guard exec` failed for a reason that may be temporary, but guard does not try again.
         ExecNotRetried = "exec.not_retried",
-        /// The number of events that were dropped because the reader was too slow.
+        /// The number of events that were dropped because the caller of `guard exec` read too slowly.
         ExecDropped = "exec.dropped",
-        /// The result of a request to an agent.
+        /// The result of `guard exec`.
         ExecResult = "exec.result",
         /// The agent began a session.
         AgentInit = "agent.init",
@@ -98,39 +99,39 @@ string_enum! {
         AgentTurn = "agent.turn",
         /// The agent began or ended a step.
         AgentStep = "agent.step",
-        /// A message of the agent.
+        /// Text that the agent wrote.
         AgentMessage = "agent.message",
-        /// The agent uses a tool.
+        /// The agent calls one of its tools.
         AgentToolUse = "agent.tool_use",
-        /// The result of a tool that the agent used.
+        /// The result of a tool call of the agent.
         AgentToolResult = "agent.tool_result",
-        /// What the agent is doing.
+        /// The agent reports what it is doing.
         AgentStatus = "agent.status",
         /// The agent reports an error.
         AgentError = "agent.error",
-        /// The agent has finished.
+        /// The agent's last event: how it ended.
         AgentResult = "agent.result",
         /// A line of the agent's output that is not JSON.
         AgentText = "agent.text",
         /// An event of a kind that the agent's adapter does not know.
         AgentOther = "agent.other",
-        /// A message of an agent, of guard or of the user in a task.
+        /// A line of a task's progress report, from an agent, guard or the user.
         TaskSaid = "task.said",
-        /// A step began.
+        /// A step of a task began.
         TaskStep = "task.step",
-        /// A step ended.
+        /// A step of a task ended.
         TaskStepEnded = "task.step_ended",
-        /// An event of the step's agent.
+        /// An event of the agent that works on the current step of a task.
         TaskAgent = "task.agent",
-        /// A commit was made.
+        /// guard made a commit on the task's branch.
         TaskCommit = "task.commit",
-        /// The result of the project's tests, or why guard did not run them.
+        /// The result of the project's tests in a task, or why guard did not run them.
         TaskTests = "task.tests",
-        /// guard saved work that was in the way under a ref.
+        /// guard saved work that a step left behind under `refs/guard/`, before it reset the worktree.
         TaskKept = "task.kept",
-        /// The branch was delivered.
+        /// The task's branch is finished and was delivered.
         TaskDelivered = "task.delivered",
-        /// A pull request was opened.
+        /// guard opened a pull request for the task, or found an open one.
         TaskPullRequest = "task.pull_request",
         /// The task ended.
         TaskEnded = "task.ended",
@@ -144,7 +145,7 @@ impl EventType {
     }
 }
 
-/// Whether an event type reports a denial, even if this version does not know the type.
+/// True if an event type reports a denial. Works from the name alone, so that types of a newer guard count too.
 pub(super) fn is_denial(event_type: &str) -> bool {
     event_type.starts_with("deny.")
 }
@@ -167,7 +168,7 @@ impl From<EventType> for String {
     }
 }
 
-/// For guard's own data, such as the agent adapters: an unknown type is an error.
+/// Only for guard's own data, such as the agent adapters, because an unknown type is an error.
 impl<'de> serde::Deserialize<'de> for EventType {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;

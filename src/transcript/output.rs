@@ -6,13 +6,14 @@ use super::chain::quote;
 use super::event::Stream;
 use super::redact::{Redactor, StreamRedactor};
 
-/// The state between two pieces.
+/// The state of one output stream between two pieces.
 pub(super) struct Output {
     stream: Stream,
     redactor: StreamRedactor,
-    /// First the beginning of an incomplete character; then the bytes to emit now.
+    /// Redacted bytes that are not emitted yet. After each call, only the beginning of an incomplete character
+    /// remains.
     bytes: Vec<u8>,
-    /// When the last piece arrived.
+    /// When the last piece of the stream arrived, in microseconds since 1970.
     pub(super) since: i64,
 }
 
@@ -21,19 +22,20 @@ impl Output {
         Self { stream, redactor: StreamRedactor::default(), bytes: Vec::new(), since: 0 }
     }
 
-    /// Processes a piece. Returns true if `data` now holds the JSON of an event.
+    /// Processes a piece of the stream. Returns true if `data` now contains the JSON of an output event.
     pub(super) fn push(&mut self, redactor: &Redactor, piece: &[u8], last: bool, data: &mut Vec<u8>) -> bool {
         self.redactor.push(redactor, piece, last, &mut self.bytes);
         self.write(last, data)
     }
 
-    /// Emits what was held back as the possible beginning of a secret, because nothing followed.
+    /// Writes the bytes that were held back as the possible beginning of a secret to `data`, because no more output
+    /// followed. Returns true if `data` now contains the JSON of an output event.
     pub(super) fn show(&mut self, data: &mut Vec<u8>) -> bool {
         self.redactor.show(&mut self.bytes);
         self.write(false, data)
     }
 
-    /// Whether [`Self::show`] may have something to emit.
+    /// True if bytes are held back that [`Self::show`] may emit.
     pub(super) fn waits(&self) -> bool {
         self.redactor.waits()
     }

@@ -10,19 +10,19 @@ use std::path::Path;
 use super::event::Event;
 use crate::sys::fs::{Links, open_regular_file};
 
-/// The writer never makes longer lines. The reader skips a longer one instead of loading it into memory.
+/// Maximum length of a line. The writer never makes longer lines, and the reader skips them.
 pub const LONGEST_LINE: usize = 16 << 20;
 
-/// What the reader found next.
+/// The result of one call of [`Reader::step`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// A line that is an event.
     Event(Box<Event>),
-    /// A line that is not an event, and why.
+    /// A line that is not an event; the text says why.
     Bad(String),
-    /// The end of the file, possibly with an incomplete line.
+    /// The end of the file. The file may end with an incomplete line.
     End {
-        /// The number of bytes after the last newline.
+        /// The number of bytes after the last newline, that is, of the incomplete line.
         partial: usize,
     },
 }
@@ -31,9 +31,9 @@ pub enum Step {
 pub struct Reader<R = File> {
     input: BufReader<R>,
     line: Vec<u8>,
-    /// Whether the caller has received the line in `line`.
+    /// True if the caller has already received the line in `line`.
     given: bool,
-    /// Whether the current line is too long, so that its rest is skipped.
+    /// True if the current line is too long, so that the reader skips the rest of it.
     skipping: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads events from any input.
+    /// Creates a reader of the transcript in `input`.
     pub fn new(input: R) -> Self {
         let input = BufReader::with_capacity(64 << 10, input);
         Self { input, line: Vec::new(), given: true, skipping: false }
@@ -61,7 +61,7 @@ impl<R: Read> Reader<R> {
         self.line.strip_suffix(b"\n").unwrap_or(&self.line)
     }
 
-    /// Reads the next line. After `End` it can be called again for a file that grows.
+    /// Reads the next line. After [`Step::End`], it can be called again to read what was added to the file.
     pub fn step(&mut self) -> io::Result<Step> {
         if self.given {
             self.line.clear();
@@ -84,7 +84,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Reads to the end of a line. Returns false if the input ends first.
+    /// Reads up to the end of the current line. Returns false if the input ends before the line does.
     fn fill(&mut self) -> io::Result<bool> {
         loop {
             let room = (LONGEST_LINE + 1 - self.line.len()) as u64;

@@ -13,13 +13,13 @@ use serde::Serialize;
 use super::event::{Stream, now};
 use super::event_type::EventType;
 
-/// Callers that record output wait while this many bytes are pending.
+/// While this many bytes are pending, callers that record output must wait.
 const MAX_PENDING_OUTPUT: usize = 2 << 20;
-/// Callers that record other events wait while this many bytes are pending.
+/// While this many bytes are pending, callers that record other events must wait.
 const MAX_PENDING: usize = 8 << 20;
-/// From this many pending bytes on, callers wake the writer at once.
+/// When this many bytes are pending, the caller wakes the writer at once.
 const WAKE_THRESHOLD: usize = 256 << 10;
-/// Longer output is split into events of this size.
+/// Maximum size of the output in one event, in bytes. Longer output is split into several events.
 const OUTPUT_CHUNK: usize = 64 << 10;
 
 /// An event whose data is already serialized as JSON.
@@ -37,12 +37,12 @@ impl Prepared {
         Self { message, data }
     }
 
-    /// Returns the message with a prefix.
+    /// Returns the event's message with `prefix` before it.
     pub fn prefixed(&self, prefix: &str) -> String {
         format!("{prefix}{}", self.message)
     }
 
-    /// The data as a JSON value, for callers that add to it.
+    /// The event's data as a JSON value, for callers that add fields to it.
     pub fn data(&self) -> serde_json::Value {
         serde_json::from_slice(&self.data).unwrap_or_default()
     }
@@ -55,8 +55,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records an event. `data` should serialize to a JSON object. The caller records the `run.…` events as
-    /// the first and the last.
+    /// Records an event. `data` should serialize to a JSON object. The caller must record `run.started` first and
+    /// `run.finished` last.
     pub fn record(&self, event_type: EventType, message: &str, data: &impl Serialize) {
         self.push(event_type, message, |bytes| {
             let split = bytes.len();
@@ -69,7 +69,7 @@ impl Recorder {
         });
     }
 
-    /// Records a prepared event, which takes no longer than copying it.
+    /// Records a prepared event. That is fast, because the data is already serialized.
     pub fn record_prepared(&self, event_type: EventType, prepared: &Prepared) {
         self.push(event_type, &prepared.message, |bytes| bytes.extend_from_slice(&prepared.data));
     }
@@ -121,13 +121,14 @@ impl Recorder {
         self.shared.output_is_immediate.store(true, Ordering::Relaxed);
     }
 
-    /// The size limit that the transcript has reached, in bytes. The caller must then end the run: nothing
-    /// may run unrecorded.
+    /// The size limit that the transcript has reached, in bytes; `None` if it has not reached it. Otherwise the
+    /// caller must end the run: nothing may run unrecorded.
     pub fn full_at(&self) -> Option<u64> {
         Some(self.shared.full_at.load(Ordering::Acquire)).filter(|&limit| limit > 0)
     }
 
-    /// Why recording has failed, for example because the disk is full. The caller must then end the run.
+    /// Why recording has failed, for example because the disk is full; `None` if it works. After a failure the
+    /// caller must end the run.
     pub fn failure(&self) -> Option<String> {
         if !self.shared.failed.load(Ordering::Acquire) {
             return None;
@@ -140,21 +141,22 @@ impl Recorder {
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// The writer waits here for events.
+    /// Wakes the writer when there are events to write.
     work: Condvar,
-    /// Callers wait here for room in the buffer, or for the writer to finish.
+    /// Wakes callers when there is room in the buffer, or when the writer has finished a batch.
     room: Condvar,
     failed: AtomicBool,
     /// Whether the writer writes output at once instead of batching it.
     output_is_immediate: AtomicBool,
-    /// The limit was reached: output is counted but not even copied.
+    /// True if the transcript has reached the size limit for output: from then on callers only count output and do
+    /// not copy it into the buffer.
     pub(super) output_cut: AtomicBool,
     pub(super) uncounted: Uncounted,
-    /// The limit that was reached; 0 before that.
+    /// The size limit that the transcript has reached, in bytes; 0 if it has not reached it.
     pub(super) full_at: AtomicU64,
 }
 
-/// Output that callers dropped.
+/// The amount of output that callers dropped without passing it to the writer.
 #[derive(Default)]
 pub(super) struct Uncounted {
     pub(super) events: AtomicU64,
@@ -164,18 +166,18 @@ pub(super) struct Uncounted {
 #[derive(Default)]
 struct State {
     batch: Batch,
-    /// The writer sleeps until a caller wakes it.
+    /// True while the writer sleeps until a caller wakes it.
     asleep: bool,
-    /// A caller has asked the writer to write at once.
+    /// True if a caller has asked the writer to write at once.
     notified: bool,
-    /// The writer has taken a batch and has not finished it.
+    /// True while the writer is writing a batch that it has taken.
     busy: bool,
-    /// The number of callers that wait for room or for the writer to finish.
+    /// The number of callers that are waiting for room in the buffer or for the writer to finish.
     waiting: usize,
     closing: bool,
-    /// The writer must call fsync at the end.
+    /// True if the writer must call fsync before it ends.
     sync_at_end: bool,
-    /// No further events are accepted.
+    /// True if no more events are accepted.
     closed: bool,
     failure: Option<String>,
 }
@@ -187,7 +189,7 @@ pub(super) struct Batch {
     pub(super) entries: Vec<Entry>,
 }
 
-/// The position of an event in the bytes of its batch: message or output up to `split`, data up to `end`.
+/// The position of an event in [`Batch::bytes`]: the message or output ends at `split`, and the data ends at `end`.
 pub(super) struct Entry {
     pub(super) time: i64,
     pub(super) kind: Kind,
@@ -201,11 +203,11 @@ pub(super) enum Kind {
     Output(Stream),
 }
 
-/// The result of the writer's wait.
+/// Why [`Shared::take_batch`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waited {
     Work,
-    /// No event arrived in the given time.
+    /// No event arrived within the given time.
     Quiet,
     Closing,
 }
@@ -221,7 +223,7 @@ impl Shared {
         self.wait_while(|state| state.batch.bytes.len() >= room)
     }
 
-    /// Makes a caller wait for the writer, and wakes the writer.
+    /// Wakes the writer, and blocks the calling thread while `reason` is true and the transcript is not closed.
     fn wait_while(&self, reason: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         while reason(&state) && !state.closed {
@@ -233,12 +235,12 @@ impl Shared {
         state
     }
 
-    /// Waits until everything recorded so far is written and the observer has seen it.
+    /// Blocks until everything recorded so far is written and the observer has received it.
     pub(super) fn catch_up(&self) {
         drop(self.wait_while(|state| state.busy || !state.batch.entries.is_empty()));
     }
 
-    /// Marks the current batch as finished, and wakes callers that wait for it.
+    /// Marks the writer's current batch as finished, and wakes the callers that wait for that.
     fn finish_batch(&self, state: &mut State) {
         state.busy = false;
         if state.waiting > 0 {
@@ -262,12 +264,12 @@ impl Shared {
         self.output_is_immediate.load(Ordering::Relaxed)
     }
 
-    /// Asks the writer to write everything pending.
+    /// Asks the writer to write all pending events at once.
     pub(super) fn write_now(&self) {
         self.notify_writer(&mut self.lock());
     }
 
-    /// Asks the writer to write everything pending and to end.
+    /// Asks the writer to write all pending events and then to end.
     pub(super) fn close(&self, sync_at_end: bool) {
         let mut state = self.lock();
         state.closing = true;
@@ -279,19 +281,19 @@ impl Shared {
         self.lock().sync_at_end
     }
 
-    /// From now on events are rejected and no caller waits.
+    /// Rejects all further events, and wakes all waiting callers.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         state.closed = true;
         self.room.notify_all();
     }
 
-    /// Marks the transcript as failed because of an I/O error.
+    /// Marks recording as failed because of an I/O error.
     pub(super) fn fail_for(&self, error: &std::io::Error) {
         self.fail(error.to_string());
     }
 
-    /// Marks the transcript as failed. Events are still accepted for the observer.
+    /// Marks recording as failed for the reason `why`. Events are still accepted and passed to the observer.
     pub(super) fn fail(&self, why: String) {
         let mut state = self.lock();
         state.failure.get_or_insert(why);
@@ -302,7 +304,7 @@ impl Shared {
         self.lock().failure.clone()
     }
 
-    /// Makes the writer wait without a time limit until an event arrives.
+    /// Called by the writer: blocks without a time limit until an event arrives.
     pub(super) fn sleep(&self) {
         let mut state = self.lock();
         self.finish_batch(&mut state);
@@ -318,14 +320,15 @@ impl Shared {
             state.closing || state.batch.bytes.len() >= WAKE_THRESHOLD || self.output_is_immediate();
     }
 
-    /// Makes the writer wait before it begins. Returns early if much data is pending or the transcript closes.
+    /// Called by the writer before it begins: blocks for `time`, or less if much data is pending or the transcript
+    /// closes.
     pub(super) fn pause(&self, time: Duration) {
         let state = self.lock();
         drop(self.work.wait_timeout_while(state, time, |state| !state.notified && !state.closing));
     }
 
-    /// Makes the writer wait for up to `time`, less if much data is pending or the transcript closes. Then
-    /// swaps the pending events with an empty batch.
+    /// Called by the writer: blocks for up to `time`, or less if much data is pending or the transcript closes.
+    /// Then swaps the pending events with `batch`, which must be empty.
     pub(super) fn take_batch(&self, time: Duration, batch: &mut Batch) -> Waited {
         let mut state = self.lock();
         self.finish_batch(&mut state);

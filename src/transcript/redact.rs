@@ -8,42 +8,44 @@
 use super::credential_patterns;
 use super::credential_patterns::{Measure, Reach, Tail};
 
-/// The replacement for a secret.
+/// The text that replaces a secret.
 pub const MARK: &str = "[redacted]";
 
-/// Shorter values are not redacted, because they would match ordinary words.
+/// Minimum length of a value to redact, in bytes. Shorter values would match ordinary words.
 const SHORTEST: usize = 6;
-/// The longest continuation of a credential that is redacted. The limit prevents output from being hidden
-/// behind a credential prefix.
+/// Maximum length of the redacted bytes after a credential's first part. Without this limit, a program could hide
+/// any amount of output behind a credential prefix.
 const LONGEST_TAIL: usize = 64 << 10;
-/// If nothing follows for a while, fewer than this many bytes of a possible value are shown: so short a match
-/// is most likely chance.
+/// If the output pauses, held-back bytes that may begin a secret value are shown if there are fewer than this: so
+/// short a match is probably chance.
 const SHOWN_OF_VALUE: usize = 4;
-/// The same for a possible credential pattern: these bytes are mostly its prefix, which is public.
+/// Like [`SHOWN_OF_VALUE`], for the possible beginning of a credential pattern: most of these bytes are its public
+/// prefix.
 const SHOWN_OF_SHAPE: usize = 13;
 
-/// The secrets of one run.
+/// The secrets of one run, in a form that can be searched for quickly.
 pub struct Redactor {
     /// The bit `first << 8 | second` is set if a secret can begin with these two bytes.
     pairs: Box<[u64; 1024]>,
     firsts: [bool; 256],
-    /// The values, sorted by first byte, longer ones first.
+    /// The secret values in all their forms, sorted by first byte, longer ones first.
     values: Vec<Vec<u8>>,
-    /// For each first byte, the range of its values in `values`.
+    /// For each byte, the range in `values` of the values that begin with it.
     buckets: Box<[(u32, u32); 256]>,
     digits: bool,
 }
 
 enum Found {
     Nothing,
-    /// The start and end of the known secret, and which of the bytes after it to redact as well.
+    /// The start and end of the first secret, and which of the bytes after it to redact as well.
     Secret(usize, usize, Tail),
-    /// From this offset on more text is needed. While less than the second number is pending, it may be shown.
+    /// From the offset in the first field on, more text is needed to decide. If fewer bytes than the second field
+    /// are held back when the output pauses, they may be shown.
     Undecided(usize, usize),
 }
 
 impl Redactor {
-    /// Creates a redactor for these values and for common credentials.
+    /// Creates a redactor for the values `secrets` and for common credential patterns.
     pub fn new(secrets: &[Vec<u8>]) -> Self {
         let mut values: Vec<Vec<u8>> = secrets
             .iter()
@@ -75,7 +77,7 @@ impl Redactor {
         redactor
     }
 
-    /// Appends the redacted text. If the text has no secrets, appends nothing and returns false.
+    /// Appends `text` with its secrets redacted to `out`. If it has no secrets, appends nothing and returns false.
     pub fn text(&self, text: &[u8], out: &mut Vec<u8>) -> bool {
         if matches!(self.scan(text, 0, true), Found::Nothing) {
             return false;
@@ -84,8 +86,8 @@ impl Redactor {
         true
     }
 
-    /// Appends JSON with the secrets in its strings and numbers redacted; the result is valid JSON. Returns
-    /// false if the nesting is too deep.
+    /// Appends `json` to `out`, with the secrets in its strings and numbers redacted; the result is valid JSON.
+    /// Returns false if the nesting is deeper than `deepest`.
     pub(super) fn json(&self, json: &[u8], deepest: usize, out: &mut Vec<u8>) -> bool {
         let (mut at, mut depth) = (0, 0usize);
         while let Some(&byte) = json.get(at) {
@@ -122,7 +124,7 @@ impl Redactor {
         true
     }
 
-    /// Redacts a string literal, including its quotes.
+    /// Redacts a JSON string literal, which includes its quotes, and appends the result to `out`.
     fn string(&self, literal: &[u8], out: &mut Vec<u8>) {
         let body = &literal[1..literal.len() - 1];
         let decoded: Option<String> =
@@ -145,7 +147,7 @@ impl Redactor {
         }
     }
 
-    /// Finds the first secret at or after `from`.
+    /// Finds the first secret that begins at or after the offset `from`.
     fn scan(&self, text: &[u8], from: usize, last: bool) -> Found {
         let mut at = from;
         while let Some(found) = self.candidate(&text[at..]) {
@@ -165,7 +167,7 @@ impl Redactor {
         }
     }
 
-    /// Finds the first byte pair that can begin a secret. This loop inspects every byte of output.
+    /// Finds the first byte pair that can begin a secret. Must be fast, because it inspects every byte of output.
     fn candidate(&self, text: &[u8]) -> Option<usize> {
         let mut bytes = text.iter();
         let mut pair = u16::from(*bytes.next()?);
@@ -198,7 +200,7 @@ impl Redactor {
     }
 }
 
-/// The forms in which a value can appear in a transcript.
+/// The forms in which a secret value can appear in a transcript.
 fn forms(secret: &[u8]) -> Vec<Vec<u8>> {
     let escaped = |bytes: &[u8]| {
         let text = serde_json::to_string(&String::from_utf8_lossy(bytes)).unwrap_or_default();
@@ -221,8 +223,8 @@ fn in_number(byte: u8) -> bool {
     byte.is_ascii_digit() || b"+-.eE".contains(&byte)
 }
 
-/// The end of the string literal that begins at `at`, including its quote. The JSON comes from guard's own
-/// serializer.
+/// The offset after the closing quote of the string literal that begins at `at`. The JSON must be valid: it comes
+/// from guard's own serializer.
 fn string_end(json: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(&byte) = json.get(end) {
@@ -238,21 +240,22 @@ fn string_end(json: &[u8], at: usize) -> usize {
 /// Redacts one stream that arrives in pieces.
 #[derive(Default)]
 pub struct StreamRedactor {
-    /// Bytes to scan again with the next piece: first some decided bytes (the context before a secret can
-    /// matter), then the undecided ones.
+    /// Bytes to scan again together with the next piece: some decided bytes, because the text before a secret can
+    /// matter, and then the undecided bytes.
     held: Vec<u8>,
     /// The offset in `held` where the undecided bytes begin.
     settled: usize,
-    /// The offset up to which `held` has been emitted.
+    /// The offset in `held` up to which the bytes were already emitted.
     shown: usize,
-    /// If fewer undecided bytes than this are held, they may be shown when nothing follows.
+    /// If fewer undecided bytes than this are held when the output pauses, they may be shown.
     patience: usize,
-    /// A credential that may continue, and how many bytes of it were consumed.
+    /// A redacted credential that may continue in the next piece, and how many bytes of its tail were consumed.
     tail: Option<(Tail, usize)>,
 }
 
 impl StreamRedactor {
-    /// Processes a piece and appends what can be shown. With `last`, nothing is held back.
+    /// Processes a piece of the stream, and appends the text that can be shown to `out`. With `last`, nothing is
+    /// held back.
     pub fn push(&mut self, redactor: &Redactor, piece: &[u8], last: bool, out: &mut Vec<u8>) {
         self.held.extend_from_slice(piece);
         let mut text = std::mem::take(&mut self.held);
@@ -302,8 +305,8 @@ impl StreamRedactor {
         self.shown = shown - before;
     }
 
-    /// Called when nothing arrived for a while: shows the held bytes, unless they match so much of a secret
-    /// that chance is unlikely.
+    /// To be called when nothing has arrived for a while: appends the held-back bytes to `out`, unless they match
+    /// so much of a secret that this is unlikely to be chance.
     pub fn show(&mut self, out: &mut Vec<u8>) {
         if self.waits() {
             out.extend_from_slice(&self.held[self.shown..]);
@@ -311,7 +314,7 @@ impl StreamRedactor {
         }
     }
 
-    /// Whether [`Self::show`] would show something.
+    /// True if [`Self::show`] would append something.
     pub fn waits(&self) -> bool {
         self.shown < self.held.len() && self.held.len() - self.settled < self.patience
     }

@@ -14,14 +14,14 @@
 use super::event_type::EventType;
 use serde::Serialize;
 
-/// The class of an event, which determines its limit.
+/// The class of an event, which determines the transcript size up to which it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     Output,
     Event,
     /// Events that a reviewer must see: `deny.…`, `finding`, `git.…`.
     Important,
-    /// `run.…` and `transcript.…`.
+    /// `run.…` and `transcript.…` events, which are always written.
     Always,
 }
 
@@ -39,7 +39,7 @@ impl Class {
     }
 }
 
-/// The numbers of dropped events and bytes.
+/// The numbers of events and bytes that were dropped because of the size limit.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct Dropped {
     pub(super) output_events: u64,
@@ -48,11 +48,12 @@ pub(super) struct Dropped {
     pub(super) event_bytes: u64,
 }
 
-/// What to do with an event.
+/// Whether an event is written or dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     Write,
-    /// The first dropped event of its class: record that the transcript is incomplete from here on.
+    /// Drop the event, which is the first dropped one of its class, and record that the transcript is incomplete
+    /// from here on.
     Cut,
     Drop,
 }
@@ -83,12 +84,12 @@ impl SizeLimit {
         }
     }
 
-    /// The size at which the run ends.
+    /// The transcript size at which the run must end, in bytes.
     pub(super) fn full_at(&self) -> u64 {
         self.limit.saturating_mul(2)
     }
 
-    /// The size up to which events of a class are written.
+    /// The transcript size up to which events of a class are written, in bytes.
     pub(super) fn limit_of(&self, class: Class) -> u64 {
         match class {
             Class::Output => self.limit,
@@ -98,14 +99,14 @@ impl SizeLimit {
         }
     }
 
-    /// Whether a line of this length makes the transcript full. Returns true only once.
+    /// True if a line of this length makes the transcript full. True for only one line of a transcript.
     pub(super) fn becomes_full(&mut self, class: Class, length: usize) -> bool {
         matches!(class, Class::Event | Class::Important)
             && self.written.saturating_add(length as u64) > self.full_at()
             && !std::mem::replace(&mut self.full, true)
     }
 
-    /// Requests room for a line of this length. If there is none, counts `bytes` as dropped.
+    /// Decides whether a line of the length `length` may be written. If not, counts it and its `bytes` as dropped.
     pub(super) fn admit(&mut self, class: Class, length: usize, bytes: usize) -> Admission {
         let limit = self.limit_of(class);
         let cut = match class {

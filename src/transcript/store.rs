@@ -21,17 +21,17 @@ use super::reader::{LONGEST_LINE, Reader, Step, open_file};
 /// The name of the transcript file in a run's directory.
 pub const FILE: &str = "transcript.jsonl";
 
-/// A run that is older than this and has no transcript was killed. A starting run may wait this long for the
-/// user to unlock a key.
+/// A run without a transcript that is older than this was killed while it started. A start can take long, because
+/// it may wait for the user to unlock a key.
 const LONGEST_BEGINNING: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The prefix of directories that are being deleted. The next prune finishes an interrupted one.
+/// The prefix of directories that are being deleted. If that is interrupted, the next prune finishes it.
 const DELETING_PREFIX: &str = ".leaving-";
 
 /// Why the state directory cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateDirError {
-    /// Neither variable names an absolute directory.
+    /// Neither `XDG_STATE_HOME` nor `HOME` is an absolute path.
     #[error("neither XDG_STATE_HOME nor HOME is an absolute path")]
     NoHome,
 }
@@ -43,14 +43,14 @@ pub fn runs_dir() -> Result<PathBuf, StateDirError> {
     Ok(state.ok_or(StateDirError::NoHome)?.join("guard/runs"))
 }
 
-/// The state of a run.
+/// Whether a run has finished, is running or was interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
-    /// The transcript has its last event.
+    /// The transcript ends with the event `run.finished`.
     Finished,
     /// The supervisor is still writing the transcript.
     Running,
-    /// The supervisor is gone and never wrote the last event.
+    /// The supervisor has ended without writing the last event.
     Unfinished,
     /// There is no readable transcript.
     Unreadable,
@@ -77,36 +77,36 @@ pub struct Run {
     pub folder: PathBuf,
     /// The path of the transcript.
     pub transcript: PathBuf,
-    /// The state of the run.
+    /// Whether the run has finished, is running or was interrupted.
     pub state: RunState,
-    /// Why the transcript cannot be read.
+    /// Why the transcript cannot be read; `None` if it can.
     pub problem: Option<String>,
-    /// The size of the transcript.
+    /// The size of the transcript, in bytes.
     pub bytes: u64,
-    /// The first event.
+    /// The first event of the transcript, `run.started`.
     pub first: Option<Event>,
-    /// The last event, if the run has finished.
+    /// The last event of the transcript, `run.finished`; `None` if the run has not finished.
     pub last: Option<Event>,
 }
 
 impl Run {
-    /// When the run began.
+    /// When the run began, according to its first event.
     pub fn started(&self) -> Option<Timestamp> {
         self.first.as_ref().and_then(Event::time)
     }
 
-    /// When the run ended.
+    /// When the run ended; `None` if it has not finished.
     pub fn finished(&self) -> Option<Timestamp> {
         self.last.as_ref().and_then(Event::time)
     }
 
-    /// The command, as the user gave it.
+    /// The command that the run executes, as the user gave it.
     pub fn command(&self) -> Vec<String> {
         let words = self.first.as_ref().and_then(|event| event.data.get("command")).and_then(Value::as_array);
         words.into_iter().flatten().map(|word| word.as_str().unwrap_or("?").to_string()).collect()
     }
 
-    /// The name of the policy.
+    /// The name of the run's policy.
     pub fn policy(&self) -> Option<&str> {
         let policy = self.first.as_ref()?.data.get("policy")?;
         policy.as_str().or_else(|| policy.get("name")?.as_str())
@@ -135,7 +135,7 @@ impl Run {
         Some(tool.rsplit('/').next().unwrap_or(tool))
     }
 
-    /// How long the run took, or has taken until now.
+    /// How long the run took, or, if it is still running, how long it has been running.
     pub fn duration(&self, now: Timestamp) -> Option<SignedDuration> {
         let end = match self.state {
             RunState::Finished => self.finished()?,
@@ -158,12 +158,12 @@ impl Run {
         self.last.as_ref()?.data.get("exit_code")?.as_i64()
     }
 
-    /// The number of denials that the result lists.
+    /// The number of denials in the run's result.
     pub fn denials(&self) -> Option<usize> {
         Some(self.last.as_ref()?.data.get("denials")?.as_array()?.len())
     }
 
-    /// Reads the run at a path: its directory, or its transcript.
+    /// Reads the run at a path, which is either the run's directory or its transcript.
     pub fn at(path: &Path) -> Self {
         if path.is_dir() {
             return Self::read(path);
@@ -171,7 +171,7 @@ impl Run {
         Self::read_file(path.parent().unwrap_or(path), path.to_path_buf())
     }
 
-    /// Reads the state of the run in a directory.
+    /// Reads the run whose directory is `folder`.
     pub fn read(folder: &Path) -> Self {
         Self::read_file(folder, folder.join(FILE))
     }
@@ -226,8 +226,9 @@ impl Run {
         Ok(())
     }
 
-    /// The temporary directory that a killed run left behind; its name contains the run's id. The transcript
-    /// says where it is. If the run was killed before recording that, it can only be in `scratch`.
+    /// The temporary directory that a killed run left behind. Its path is in the transcript; if the run was killed
+    /// before it recorded the path, the directory can only be in `scratch`. The directory's name contains the run's
+    /// id.
     pub fn leftovers(&self, scratch: &Path) -> Option<PathBuf> {
         if self.state != RunState::Unfinished {
             return None;
@@ -252,16 +253,16 @@ impl Run {
     }
 }
 
-/// The length of the part of the run's id in the name of its temporary directory.
+/// Minimum number of characters of the run's id in the name of its temporary directory.
 const SHORTEST_NAME: usize = 12;
 
-/// Whether the path is a directory of this user, and not a link to one.
+/// True if the path is a directory that belongs to the current user, and not a symbolic link to one.
 fn is_own_directory(path: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own)
 }
 
-/// Reads the last complete line. A file that ends within a line has none: the run was interrupted.
+/// Reads the last line; `None` if the file ends with an incomplete line, because then the run was interrupted.
 fn last_line(file: &mut File, size: u64) -> io::Result<Option<Vec<u8>>> {
     let mut window = 8 << 10;
     loop {
@@ -293,21 +294,21 @@ fn whole_file(kind: libc::c_int) -> libc::flock {
     }
 }
 
-/// Marks a transcript as being written while this process lives. The lock belongs to the process, not to the
-/// descriptor, so that child processes do not hold it. (A process that opens and closes its own transcript
-/// loses the lock. Its run then looks unfinished: the transcript is never deleted, but the temporary files
-/// are.)
+/// Locks a transcript while this process lives, to mark it as being written. The lock belongs to the process, not
+/// to the descriptor, so that child processes do not hold it. (A process that opens and closes its own transcript
+/// loses the lock. Its run then looks unfinished: the transcript is never deleted, but the temporary files are.)
 pub(super) fn lock(file: &File) -> io::Result<()> {
     fcntl(file, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK)))?;
     Ok(())
 }
 
-/// Whether another process is writing the transcript.
+/// True if another process has locked the transcript, which means that it is writing it.
 fn is_locked(transcript: &Path) -> bool {
     open_file(transcript).and_then(|file| lock_holder(&file)).is_ok_and(|holder| holder.is_some())
 }
 
-/// The PID of another process that is writing the file; 0 if it is in another PID namespace.
+/// The PID of the other process that has locked the file; 0 if that process is in another PID namespace; `None` if
+/// the file is not locked.
 fn lock_holder(file: &File) -> io::Result<Option<i32>> {
     let mut found = whole_file(libc::F_RDLCK);
     fcntl(file, FcntlArg::F_GETLK(&mut found))?;
@@ -322,21 +323,21 @@ pub enum FindError {
     Folder {
         /// The directory of runs.
         folder: PathBuf,
-        /// The error of the operating system.
+        /// The I/O error from reading the directory.
         error: io::Error,
     },
-    /// There are no runs.
+    /// The directory of runs, whose path this contains, has no runs.
     #[error("there are no runs in {}", .0.display())]
     Empty(PathBuf),
-    /// No run has this name.
+    /// No run's id begins or ends with this name.
     #[error("no run matches {0:?}")]
     Unknown(String),
-    /// Several runs begin or end with this name.
+    /// The ids of several runs begin or end with the requested name.
     #[error("{name:?} matches {} runs: {}", candidates.len(), shown(candidates))]
     Ambiguous {
-        /// The requested name.
+        /// The name that the user gave.
         name: String,
-        /// The ids of the runs that match.
+        /// The ids of the runs that match the name.
         candidates: Vec<String>,
     },
 }
@@ -346,7 +347,7 @@ fn shown(candidates: &[String]) -> String {
     format!("{}{more}", candidates[..candidates.len().min(5)].join(", "))
 }
 
-/// Whether an id is a version 7 UUID, which begins with the time.
+/// True if an id is a version 7 UUID. Such ids begin with the time, so they sort by time.
 fn sorts_by_time(id: &str) -> bool {
     uuid::Uuid::try_parse(id).is_ok_and(|id| id.get_version_num() == 7)
 }
@@ -358,17 +359,17 @@ pub struct Store {
 }
 
 impl Store {
-    /// Uses the runs in this directory, which need not exist.
+    /// The store of the runs in the directory `folder`, which need not exist.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// Uses the current user's runs.
+    /// The store of the current user's runs.
     pub fn open() -> Result<Self, StateDirError> {
         Ok(Self::new(runs_dir()?))
     }
 
-    /// The path of the directory.
+    /// The path of the directory of runs.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -381,8 +382,8 @@ impl Store {
         Ok(runs)
     }
 
-    /// The runs, the newest first. Each is read when the iterator reaches it: the ids that guard makes sort by time, so
-    /// the newest runs are found without reading the others.
+    /// The runs, the newest first. Each is read only when the iterator reaches it. The ids that guard makes sort by
+    /// time, so the newest runs are found without reading the older ones.
     pub fn newest_first(&self) -> Result<Box<dyn Iterator<Item = Run> + '_>, FindError> {
         let ids = self.ids()?;
         if !ids.iter().all(|id| sorts_by_time(id)) {
@@ -391,7 +392,7 @@ impl Store {
         Ok(Box::new(ids.into_iter().rev().map(|id| Run::read(&self.folder.join(id)))))
     }
 
-    /// The runs whose supervisor is writing the transcript, the newest first.
+    /// The runs that are still running, the newest first.
     pub fn running(&self) -> Result<Vec<Run>, FindError> {
         let folders = self.ids()?.into_iter().map(|id| self.folder.join(id));
         let mut runs: Vec<Run> = folders
@@ -403,8 +404,8 @@ impl Store {
         Ok(runs)
     }
 
-    /// Finds a run by its id, by a unique prefix or suffix of the id, or by a path. Without a name, and for `@`,
-    /// returns the newest run.
+    /// Finds a run by its id, by a unique prefix or suffix of the id, or by a path. Without a name, or for the name
+    /// `@`, returns the newest run.
     pub fn find(&self, name: Option<&str>) -> Result<Run, FindError> {
         let Some(name) = name.filter(|name| *name != "@") else {
             let newest = self.list()?.into_iter().find(|run| run.first.is_some());
@@ -428,7 +429,7 @@ impl Store {
         }
     }
 
-    /// Deletes a finished run. Fails for any other run.
+    /// Deletes a finished run. Fails for a run that has not finished.
     pub fn delete(&self, run: &Run) -> io::Result<()> {
         // Check again: the state may have changed since the run was listed.
         if Run::read(&run.folder).state != RunState::Finished {
@@ -449,9 +450,8 @@ impl Store {
         }
     }
 
-    /// Removes the directories of a run that was killed before it began, including those in `scratch`.
-    /// Returns whether there were any. Never removes a directory that is not empty or that was created
-    /// recently.
+    /// Removes the directories of a run that was killed before its transcript began, including those in `scratch`.
+    /// Returns true if there were any. Never removes a directory that is not empty or that was created recently.
     pub fn forget(&self, run: &Run, scratch: &Path) -> bool {
         if !self.never_began(run) {
             return false;
@@ -464,14 +464,14 @@ impl Store {
         std::fs::remove_dir(&run.folder).is_ok()
     }
 
-    /// Whether a run was killed before it began.
+    /// True if a run was killed before its transcript began.
     pub fn never_began(&self, run: &Run) -> bool {
         let age = run.folder.metadata().and_then(|found| found.modified()).map(|time| time.elapsed());
         let is_old = matches!(age, Ok(Ok(age)) if age >= LONGEST_BEGINNING);
         run.state == RunState::Unreadable && run.transcript.symlink_metadata().is_err() && is_old
     }
 
-    /// Finishes what an interrupted [`Self::delete`] left behind.
+    /// Removes what an interrupted [`Self::delete`] left behind.
     pub fn tidy(&self) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.folder)? {
             let entry = entry?;

@@ -13,16 +13,16 @@ use super::event_type::EventType;
 use super::reader::{Reader, Step};
 use super::writer::Head;
 
-/// The result of a verification.
+/// The result of verifying a transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// The run id in the first line.
+    /// The run id in the first line of the transcript.
     pub run_id: String,
     /// Whether the transcript is intact.
     pub outcome: Outcome,
-    /// The last valid line.
+    /// The sequence number and hash of the last valid line.
     pub head: Head,
-    /// What the transcript itself reports as dropped because it reached its size limit.
+    /// What was dropped because of the size limit, as the transcript itself reports it; `None` if nothing was.
     pub left_out: Option<String>,
 }
 
@@ -31,51 +31,51 @@ pub struct Check {
 pub enum Outcome {
     /// Every line is valid, and the last event of the run is present.
     Complete,
-    /// Every line is valid, but the last event is missing. An incomplete line may follow.
+    /// Every line is valid, but the last event, `run.finished`, is missing. An incomplete line may follow.
     Unfinished {
-        /// The number of bytes after the last newline.
+        /// The number of bytes after the last newline, that is, of the incomplete line.
         partial: usize,
     },
     /// A line was changed or is missing.
     Broken {
-        /// The line number, from 1.
+        /// The number of the first invalid line, from 1.
         line: u64,
         /// What is wrong with the line.
         problem: Problem,
     },
 }
 
-/// What can be wrong with a line.
+/// What can be wrong with a line of a transcript.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The line is not an event.
+    /// The line is not an event; the text says why.
     #[error("{0}")]
     NotAnEvent(String),
     /// The chain is broken: this line or the one before was changed, or a line between them is missing.
     #[error("the hash chain is broken: `prev` is {found}, but the hash of the line before is {expected}")]
     Chain {
-        /// The hash in the file.
+        /// The value of `prev` in this line.
         found: String,
-        /// The hash of the line before.
+        /// The actual hash of the line before.
         expected: String,
     },
-    /// The sequence number is wrong.
+    /// The line has the wrong sequence number.
     #[error("the sequence number is {found}, expected {expected}")]
     Number {
-        /// The number in the file.
+        /// The sequence number in this line.
         found: u64,
-        /// The number of the line before, plus one.
+        /// The sequence number of the line before, plus one.
         expected: u64,
     },
-    /// The line belongs to another run.
+    /// The line has the id of another run.
     #[error("the line belongs to another run, {0}")]
     OtherRun(String),
-    /// The line follows the last event of the run.
+    /// The line comes after the last event of the run, `run.finished`.
     #[error("the line follows the last event of the run, `run.finished`")]
     AfterTheEnd,
 }
 
-/// Verifies a transcript file.
+/// Verifies the transcript file at `path`.
 pub fn check(path: &Path) -> io::Result<Check> {
     check_all(Reader::open(path)?)
 }

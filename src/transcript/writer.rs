@@ -25,50 +25,50 @@ use super::redact::Redactor;
 use super::size_limit::{Admission, Class, SizeLimit};
 use super::store::{FILE, lock};
 
-/// How long events may wait to be batched.
+/// How long the writer waits for more events before it writes a batch.
 const TICK: Duration = Duration::from_millis(5);
-/// After this many ticks (one second) without an event, the thread sleeps until a caller wakes it. Waking it
-/// costs the caller more than recording does, so a busy agent should not have to.
+/// After this many ticks (one second) without an event, the writer sleeps until a caller wakes it. Waking it costs
+/// the caller more than recording an event, so the writer stays awake while the agent is busy.
 const QUIET_TICKS: u32 = 200;
-/// How long output that may begin a secret is held back, in microseconds.
+/// How long output that may be the beginning of a secret is held back, in microseconds.
 const HELD: i64 = 50_000;
-/// The writer writes when this many bytes are ready.
+/// The writer writes finished lines to the file as soon as they have this many bytes together.
 const READY: usize = 256 << 10;
-/// Longer messages are truncated.
+/// Maximum length of a message, in bytes. Longer messages are truncated.
 const LONGEST_MESSAGE: usize = 64 << 10;
-/// Longer data is replaced by its beginning.
+/// Maximum size of an event's data, in bytes. Only the first part of larger data is kept.
 const LONGEST_DATA: usize = 4 << 20;
 const KEPT_OF_DATA: usize = 16 << 10;
-/// Data with deeper nesting could not be parsed again.
+/// Maximum nesting depth of an event's data: readers could not parse deeper JSON.
 const DEEPEST: usize = 100;
-/// Larger buffers are freed after use.
+/// The size to which larger buffers are shrunk after use, in bytes.
 const KEPT_BUFFER: usize = 1 << 20;
 
 /// The parameters of a transcript.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The run's directory. It must exist, and only the user may have access.
+    /// The run's directory. It must exist, and only the user may have access to it.
     pub folder: PathBuf,
     /// The id of the run.
     pub run_id: String,
-    /// At this size output is dropped. At twice this size the transcript is full ([`Recorder::full_at`]), and
-    /// the caller must end the run.
+    /// The transcript size from which on output is dropped, in bytes. At twice this size the transcript is full
+    /// ([`Recorder::full_at`]), and the caller must end the run.
     pub limit_bytes: u64,
-    /// Additional room for events in progress at that time, and the same amount again for denials, findings
-    /// and git events.
+    /// Additional room, in bytes, for events that are in progress when the transcript is full, and the same amount
+    /// again for denials, findings and git events.
     pub reserve_bytes: u64,
     /// Values to redact wherever they appear. Values shorter than six bytes are not redacted.
     pub redact_values: Vec<Vec<u8>>,
 }
 
-/// A finished line, as the observer receives it.
+/// A finished line of the transcript, as the observer receives it.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
-    /// The event's type.
+    /// The type of the event.
     pub event_type: EventType,
-    /// The event's message.
+    /// The message of the event, redacted.
     pub message: &'a str,
-    /// The event's data, as JSON.
+    /// The data of the event as JSON, redacted.
     pub data: &'a str,
     /// The whole line without its newline.
     pub json: &'a [u8],
@@ -77,24 +77,24 @@ pub struct Line<'a> {
 /// Receives every redacted line in order, in the writer's thread. A slow observer slows the agent down.
 pub type Observer = Box<dyn FnMut(&Line<'_>) + Send>;
 
-/// The end of a finished transcript.
+/// The last line of a transcript, whose hash protects all lines before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// The sequence number of the last line.
     pub seq: u64,
-    /// The hash of the last line.
+    /// The hash of the last line, in hexadecimal.
     pub hash: String,
-    /// The size of the file.
+    /// The size of the transcript, in bytes.
     pub bytes: u64,
 }
 
-/// The destination of the lines.
+/// The destination to which the writer writes the lines of a transcript, usually a file.
 pub trait Sink: Write + Send {
     /// Makes everything written so far durable.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The file of a run, and its directory until the directory entry is durable.
+/// The transcript file of a run, and the run's directory until its entry for the file is durable.
 struct RunFile {
     file: File,
     folder: Option<PathBuf>,
@@ -121,7 +121,7 @@ impl Sink for RunFile {
     }
 }
 
-/// Starts the transcript of a run in a new file, which must not exist yet.
+/// Creates the transcript file of a run, which must not exist yet, and starts its writer.
 pub fn start(settings: &Settings, observer: Option<Observer>) -> io::Result<(Recorder, Writer)> {
     start_on(create(&settings.folder)?, settings, observer)
 }
@@ -180,7 +180,7 @@ pub fn prepare(
 /// A transcript being written. Dropping it writes everything pending without making it durable.
 pub struct Writer {
     shared: Arc<Shared>,
-    /// The work of the thread, until it is started.
+    /// What the writer's thread will execute; `None` after the thread was started.
     work: Option<Box<dyn FnOnce() -> io::Result<Head> + Send>>,
     thread: Option<JoinHandle<io::Result<Head>>>,
 }
@@ -194,24 +194,24 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes everything pending at once instead of batching it.
+    /// Makes the writer write all pending events at once instead of batching them.
     pub fn write_now(&self) {
         self.shared.write_now();
     }
 
-    /// Waits until everything recorded so far is written and the observer has seen it.
+    /// Blocks until everything recorded so far is written and the observer has received it.
     pub fn catch_up(&self) {
         if self.thread.is_some() {
             self.shared.catch_up();
         }
     }
 
-    /// Starts what [`finish`](Self::finish) waits for.
+    /// Asks the writer to write everything and to end, without waiting for it as [`finish`](Self::finish) does.
     pub fn close(&self) {
         self.shared.close(true);
     }
 
-    /// Writes everything recorded so far and makes it durable. Recorders record nothing from here on.
+    /// Writes everything recorded so far and makes it durable. Events that are recorded later are rejected.
     pub fn finish(mut self) -> io::Result<Head> {
         self.join(true)
     }
@@ -234,7 +234,8 @@ fn gone() -> io::Error {
     io::Error::other("the thread that writes the transcript has died")
 }
 
-/// A panic in the thread, for example in the observer, must not leave callers waiting for room.
+/// Rejects further events when the writer's thread ends. So even a panic in the thread, for example in the
+/// observer, does not leave callers waiting for room.
 struct EndsWithThread(Arc<Shared>);
 
 impl Drop for EndsWithThread {
@@ -255,11 +256,11 @@ struct TranscriptWriter {
     redactor: Redactor,
     outputs: [Output; 3],
     size_limit: SizeLimit,
-    /// Lines not yet written.
+    /// Finished lines that are not yet written to the file.
     ready: Vec<u8>,
     message: Vec<u8>,
     data: Vec<u8>,
-    /// Whether the last event was recorded. Later events are ignored.
+    /// True if the last event, `run.finished`, was recorded. Later events are ignored.
     finished: bool,
 }
 
@@ -316,8 +317,8 @@ impl TranscriptWriter {
         self.finished |= event_type == EventType::RunFinished;
     }
 
-    /// Redacts into `self.message` and `self.data`, and then truncates. Truncating first could cut a secret
-    /// in half, which would not match.
+    /// Redacts a message and its data into `self.message` and `self.data`, and then truncates them. Truncating
+    /// before redacting could cut a secret in half, which would then not be recognised.
     fn clean(&mut self, message: &[u8], data: &[u8]) {
         self.message.clear();
         if !self.redactor.text(message, &mut self.message) {
@@ -355,7 +356,7 @@ impl TranscriptWriter {
         }
     }
 
-    /// Emits output that was held back as the possible beginning of a secret, because nothing followed.
+    /// Records output that was held back as the possible beginning of a secret, because no more output followed.
     fn write_held_output(&mut self) {
         for stream in Stream::ALL {
             let output = &mut self.outputs[stream as usize];
@@ -370,7 +371,7 @@ impl TranscriptWriter {
         }
     }
 
-    /// Writes, before the last event, what is still held back and the number of dropped events.
+    /// Records the output that is still held back and the number of dropped events. Called before the last event.
     fn write_pending(&mut self, time: i64) {
         if self.finished {
             return;
@@ -389,14 +390,14 @@ impl TranscriptWriter {
         }
     }
 
-    /// Records an event of the transcript itself.
+    /// Records an event about the transcript itself, such as `transcript.cut`.
     fn write_meta(&mut self, event_type: EventType, message: &str, time: i64, data: &serde_json::Value) {
         self.message = message.as_bytes().to_vec();
         self.data = data.to_string().into_bytes();
         self.write(Class::Always, event_type, time);
     }
 
-    /// Appends `self.message` and `self.data` to the chain if the limit allows it.
+    /// Appends `self.message` and `self.data` as an event to the chain if the size limit allows it.
     fn write(&mut self, class: Class, event_type: EventType, time: i64) {
         if self.finished {
             return;
@@ -420,7 +421,8 @@ impl TranscriptWriter {
         }
     }
 
-    /// Records that the run must end, before the event that exceeded the limit.
+    /// Records that the transcript is full and the run must end. Called before recording the event that exceeds the
+    /// limit.
     fn full(&mut self, time: i64) {
         let limit = self.size_limit.full_at();
         self.shared.full_at.store(limit, Ordering::Release);

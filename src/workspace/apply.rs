@@ -1,9 +1,9 @@
-//! Brings the work of a run into the branch that the user has checked out.
+//! Applies the work of a run to the branch that the user has checked out.
 //!
-//! A plan comes first: git merges in a jail, without a working tree, and the plan says what would change or
-//! why it cannot. Only then guard changes the user's working tree, index and branch, in the way `git merge`
-//! does: it refuses to overwrite changes of the user, and moves the branch only if nothing else moved it.
-//! No hooks run.
+//! Guard makes a plan first: git merges in a jail, without a working tree, and the plan says what would change, or
+//! why the work cannot be applied. Only then does guard change the user's working tree, index and branch, as `git
+//! merge` does: it refuses to overwrite changes of the user, and moves the branch only if no other process has
+//! moved it. No hooks run.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
@@ -22,74 +22,74 @@ use super::run::run_record::State;
 use super::task_branch::{SKIP_SMUDGE, TaskTree, line};
 use super::whole_work::{MAX_FILE_BYTES, WholeWork, WorkReader, split_paths};
 
-/// Maximum number of subjects in the message of a squashed commit.
+/// Maximum number of commit subjects in the message of a squashed commit.
 const MAX_SUBJECTS: usize = 100;
-/// Timeout of `git status` and of the checkout in the user's working tree.
+/// Timeout for `git status` and for the checkout in the user's working tree.
 const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How the work gets into the user's branch.
+/// How the work of a run is added to the user's branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyMethod {
-    /// With its commits: a fast-forward, or a merge commit.
+    /// With the run's own commits: as a fast-forward or a merge commit.
     Merge,
-    /// As one commit.
+    /// As one new commit.
     Squash,
-    /// As changes in the working tree and the index.
+    /// As uncommitted changes in the working tree and the index.
     Uncommitted,
 }
 
-/// What the user asked for.
+/// How the user wants the work of a run to be applied.
 #[derive(Debug, Clone)]
 pub struct ApplyRequest {
-    /// How the work gets into the branch.
+    /// How the work is added to the user's branch.
     pub method: ApplyMethod,
-    /// The message of the commit that guard makes, if it makes one.
+    /// The message for the commit that guard makes, if it makes one; `None` for a default message.
     pub message: Option<String>,
-    /// True if nothing is to be written to the repository.
+    /// True if guard must not write anything to the repository, and only plan.
     pub dry_run: bool,
 }
 
-/// What applying would do. No ref, index or working tree has changed.
+/// What applying the work of a run would do. Making the plan changes no ref, index or working tree.
 pub struct ApplyPlan {
-    /// The branch to apply to, without `refs/heads/`; `None` if `HEAD` is detached.
+    /// The user's branch to apply the work to, without `refs/heads/`; `None` if `HEAD` is detached.
     pub into: Option<String>,
-    /// The work to apply.
+    /// The work of the run that is to be applied.
     pub work: WholeWork,
-    /// The paths that change in the user's working tree.
+    /// The paths that will change in the user's working tree.
     pub files: Vec<PathBuf>,
-    /// How the work gets into the branch.
+    /// How the work is added to the user's branch.
     pub method: ApplyMethod,
-    /// True if the branch only moves forward to the run's commits.
+    /// True if the user's branch only moves forward to the run's commits, without a new commit.
     pub is_fast_forward: bool,
-    /// The commit that was checked out.
+    /// The commit that the user has checked out.
     pub old: String,
-    /// The commit to check out; `None` if no commit is made.
+    /// The commit that will be checked out; `None` if the changes stay uncommitted.
     pub new: Option<String>,
-    /// The message of the commit that guard makes of the uncommitted work.
+    /// The message of the commit that guard makes from the run's uncommitted work; `None` if it makes none.
     pub work_message: Option<String>,
-    /// True if the user has git hooks, which do not run.
+    /// True if the user has git hooks that `git merge` or `git commit` would run. Guard does not run them.
     pub has_hooks: bool,
-    /// The commit of the uncommitted work on top of the run's branch.
+    /// The commit that guard made from the run's uncommitted work, on top of the run's branch.
     work_commit: Option<String>,
-    /// The tree to check out.
+    /// The tree that will be checked out, or a commit with that tree.
     tree: String,
     reader: WorkReader,
 }
 
-/// The answer to a request.
+/// The result of planning to apply the work of a run.
 pub enum Planned {
     /// The work can be applied.
     Ready(Box<ApplyPlan>),
-    /// The user's branch has all of the work already, or there is none.
+    /// The user's branch already has all of the work, or the run did no work.
     Nothing(WholeWork),
-    /// The work and the user's branch changed the same lines of these files.
+    /// The work and the user's branch changed the same lines of these files, so that git cannot merge them.
     Conflicts(Vec<PathBuf>),
-    /// The user's working tree has changes, or untracked files, at these paths.
+    /// The user's working tree has changes or untracked files at these paths, which applying would overwrite.
     Overlaps(Vec<PathBuf>),
 }
 
 impl Workspace {
-    /// Plans to apply the work to what the user has checked out in `repository`.
+    /// Plans how to apply the work of the run to the branch that the user has checked out in `repository`.
     pub fn plan_apply(
         &self,
         repository: &Repository,
@@ -172,7 +172,7 @@ impl Workspace {
         })))
     }
 
-    /// The top of the user's working tree, if the work can be applied there.
+    /// The top of the user's working tree. Fails if the work cannot be applied there.
     fn check_place(&self, repository: &Repository) -> Result<PathBuf, WorkspaceError> {
         let refuse = |problem: String, hint: String| Err(WorkspaceError::refused(problem, hint));
         let record = &self.record;
@@ -218,7 +218,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// True if the quarantine still exists and its branch has commits that guard did not receive.
+    /// True if the quarantine still exists, and its branch has commits that guard has not received.
     fn has_unreceived_commits(&self) -> bool {
         let git = self.quarantine();
         if git.symlink_metadata().is_err() {
@@ -228,7 +228,7 @@ impl Workspace {
         !refs::read_ref(&git, &self.refs_before(), branch, format).is_ok_and(|tip| tip == self.record.tip)
     }
 
-    /// Reads the whole work, and refuses what cannot be committed as it is.
+    /// Reads the whole work of the run. Fails if some of it cannot be committed as it is.
     fn read_to_commit(&self, reader: &WorkReader) -> Result<WholeWork, WorkspaceError> {
         let worktree = &self.record.worktree;
         let path = |path: &Path| crate::terminal_text::escape(&path.to_string_lossy()).into_owned();
@@ -289,7 +289,7 @@ impl Workspace {
         Ok(message)
     }
 
-    /// Does what the plan says. If it fails, the user's branch and files are as before.
+    /// Carries out the plan. If that fails, the user's branch and files are as before.
     pub fn apply(&mut self, repository: &Repository, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
         let Some(top) = &repository.toplevel else { return self.check_place(repository).map(drop) };
         if plan.method == ApplyMethod::Merge {
@@ -308,7 +308,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Moves the run's branch to the commit of the uncommitted work, and updates the worktree's index.
+    /// Moves the run's branch to the commit of its uncommitted work, and updates the index of the run's worktree.
     fn commit_on_branch(&mut self, plan: &ApplyPlan) -> Result<(), WorkspaceError> {
         if let Some(new) = &plan.work_commit {
             let branch = &self.record.branch;
@@ -358,7 +358,7 @@ fn is_ancestor(reader: &WorkReader, ancestor: &str, descendant: &str) -> Result<
     }
 }
 
-/// Merges two commits. Returns the id of the merged tree, or the paths with conflicts.
+/// Merges two commits. Returns the id of the merged tree, or the paths of the files with conflicts.
 fn merge(
     reader: &WorkReader,
     ours: &str,
@@ -378,7 +378,7 @@ fn merge(
     }
 }
 
-/// A path that changes in the user's working tree.
+/// A path that applying changes in the user's working tree.
 struct PathChange {
     path: PathBuf,
     is_new: bool,
@@ -397,8 +397,8 @@ fn changes(reader: &WorkReader, from: &str, to: &str) -> Result<Vec<PathChange>,
     Ok(changes)
 }
 
-/// The paths at which applying would overwrite something of the user: changes that are not committed, or files
-/// that git does not track, also ignored ones.
+/// The paths at which applying would overwrite something of the user's: uncommitted changes, or files that git does
+/// not track, including ignored ones.
 fn overlaps(
     repository: &Repository,
     top: &Path,
@@ -432,8 +432,8 @@ fn overlaps(
     Ok(overlaps.map(|change| change.path.clone()).collect())
 }
 
-/// Changes the user's index and working tree from one tree to another, and keeps changes at other paths.
-/// Changes nothing if it would overwrite anything.
+/// Changes the user's index and working tree from the tree `from` to the tree `to`. Keeps the user's changes at
+/// other paths. If it would overwrite any of the user's changes, it fails and changes nothing.
 fn check_out(repository: &Repository, top: &Path, from: &str, to: &str) -> Result<(), WorkspaceError> {
     let git = |verb: &str| -> Result<Git, WorkspaceError> {
         let git = repository.git(verb)?.worktree(top).timeout(CHECKOUT_TIMEOUT);
@@ -450,7 +450,7 @@ fn check_out(repository: &Repository, top: &Path, from: &str, to: &str) -> Resul
     })
 }
 
-/// True if the user has hooks that `git merge` or `git commit` would have run.
+/// True if the user has hooks that `git merge` or `git commit` would run.
 fn has_hooks(repository: &Repository, settings: &Settings) -> bool {
     let names = ["pre-commit", "pre-merge-commit", "prepare-commit-msg", "commit-msg", "post-merge"];
     hooks_dir(repository, settings).is_some_and(|dir| names.iter().any(|name| dir.join(name).exists()))

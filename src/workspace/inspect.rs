@@ -11,14 +11,14 @@ use super::run::create::Workspace;
 use super::run::run_record::{Lock, Record, State};
 use super::{WorkspaceError, at};
 
-/// A workspace in the list.
+/// One workspace in the list of all workspaces.
 #[derive(Debug)]
 pub struct Entry {
     /// The run's directory.
     pub run_folder: PathBuf,
-    /// The workspace's record, or why it cannot be read.
+    /// The workspace's record, or why the record cannot be read.
     pub record: Result<Record, WorkspaceError>,
-    /// True if a guard process holds the workspace's lock.
+    /// True if a guard process is using the workspace: it holds the workspace's lock.
     pub is_busy: bool,
 }
 
@@ -39,8 +39,8 @@ pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
     Ok(dirs.into_iter().map(entry).collect())
 }
 
-/// The newest run with a worktree in the repository with this common directory. Reads no more records than
-/// necessary.
+/// The newest run that has a worktree in the repository with the common directory `common_dir`. Reads no more
+/// records than necessary.
 pub fn newest(runs: &Path, common_dir: &Path) -> Result<Option<(PathBuf, Record)>, WorkspaceError> {
     let entries = match std::fs::read_dir(runs) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -59,19 +59,19 @@ pub fn newest(runs: &Path, common_dir: &Path) -> Result<Option<(PathBuf, Record)
 /// What merging a run's branch into another branch would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preview {
-    /// The branch to merge into.
+    /// The branch to merge the run's branch into.
     pub into: String,
     /// The number of commits that only the run's branch has.
     pub ahead: usize,
-    /// The number of commits that only the other branch has.
+    /// The number of commits that only the branch `into` has.
     pub behind: usize,
-    /// The files that the run's branch changed.
+    /// The files that the run's branch changes.
     pub files: Vec<PathBuf>,
-    /// The files in which the merge would have conflicts.
+    /// The files in which the merge would have conflicts; empty if there are none.
     pub conflicts: Vec<PathBuf>,
 }
 
-/// Opens a workspace for reading. Takes no lock, because guard replaces records atomically.
+/// Opens a workspace for reading. Needs no lock, because guard replaces records atomically.
 fn peek(run_folder: &Path) -> Result<Reader, WorkspaceError> {
     Ok(Reader { record: Record::read(run_folder)? })
 }
@@ -81,7 +81,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Builds a jailed git call that reads the agent's commits and cannot start processes.
+    /// Builds a jailed git call that can read the agent's commits but not start processes.
     fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         let bounds = Bounds { cpu_seconds: 600, memory: 4 << 30, file: 0 };
         self.jailed(verb, &[], true, bounds).map(|git| git.current_dir(&self.record.common_dir))
@@ -106,7 +106,7 @@ impl Reader {
     }
 }
 
-/// The diff between the run's base and its branch: a summary with `stat`, otherwise a patch.
+/// The diff from the run's base to its branch: with `stat` as a summary, otherwise as a patch.
 pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     let reader = peek(run_folder)?;
     let shape = if stat { "--stat" } else { "--patch" };
@@ -128,8 +128,8 @@ pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     Ok(output)
 }
 
-/// Previews merging the run's branch into `into`, by default the user's current branch. Writes nothing to the
-/// repository.
+/// Previews a merge of the run's branch into the branch `into`; `None` means the user's current branch. Writes
+/// nothing to the repository.
 pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, WorkspaceError> {
     let reader = peek(run_folder)?;
     let into = into.unwrap_or("HEAD");

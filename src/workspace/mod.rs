@@ -1,5 +1,5 @@
-//! Creates the git workspace of a run (a worktree, a branch and a quarantine), and receives one branch from
-//! it afterwards.
+//! Creates the git workspace of a run (a worktree, a branch and a quarantine), and receives one branch from the
+//! quarantine after the run.
 //!
 //! ```text
 //!   user's repository ──open──►  worktree + task branch          (guard, before the agent)
@@ -65,9 +65,9 @@ pub enum WorkspaceError {
     Io {
         /// The operation, as a verb phrase that the path completes: `read`, `copy files to`.
         what: &'static str,
-        /// The file or directory.
+        /// The file or directory that the operation failed on.
         path: PathBuf,
-        /// The cause.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// Guard refuses the repository or the request. Nothing was created.
@@ -78,10 +78,10 @@ pub enum WorkspaceError {
         /// What the user can do next.
         hint: String,
     },
-    /// The branch or the worktree already exists. Nothing was created.
+    /// A branch or worktree with the chosen name already exists. Nothing was created.
     #[error("{what} already exists")]
     NameTaken {
-        /// The branch or the worktree.
+        /// The existing branch or worktree, as text for the message.
         what: String,
         /// What the user can do next.
         hint: &'static str,
@@ -94,16 +94,17 @@ pub enum WorkspaceError {
     Record {
         /// The file that holds the record.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the record.
         problem: String,
     },
     /// Another process holds the lock of this run directory or worktree.
     #[error("{} is in use by another guard process", .0.display())]
     Busy(PathBuf),
-    /// The worktree in which the run should continue is missing or was replaced. Nothing was created.
+    /// The worktree in which the run should continue is missing or was replaced; the text says how. Nothing was
+    /// created.
     #[error("{0}")]
     Lost(String),
-    /// A signal arrived during creation. Nothing was created.
+    /// This signal arrived while guard was creating the workspace. Nothing was created.
     #[error("cancelled by {0} while creating the worktree")]
     Interrupted(nix::sys::signal::Signal),
     /// The sandbox for guard's own git processes could not be set up.
@@ -116,7 +117,7 @@ impl WorkspaceError {
         Self::Refused { problem: problem.into(), hint: hint.into() }
     }
 
-    /// What the user can do next, if there is anything to suggest.
+    /// What the user can do next; `None` if there is nothing to suggest.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Refused { hint, .. } => Some(hint),
@@ -140,7 +141,7 @@ impl WorkspaceError {
     }
 }
 
-/// Adds the operation (see [`WorkspaceError::Io`]) and the path to an I/O error.
+/// Converts an I/O error to a [`WorkspaceError::Io`], which also says what failed and on which path.
 fn at<T>(what: &'static str, path: &Path, result: io::Result<T>) -> Result<T, WorkspaceError> {
     result.map_err(|source| WorkspaceError::Io { what, path: path.to_path_buf(), source })
 }

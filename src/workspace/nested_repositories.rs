@@ -1,9 +1,9 @@
 //! Finds git repositories below a directory that a run may write, and reports how the run changed them.
 //!
-//! A process that can write a repository's configuration or hooks chooses what the user's next git command
-//! there executes. Therefore guard must notice when a run in a plain directory (or with `--in-place` or
-//! `--write`) changes a repository in it. [`search`] finds the repositories before the run. [`Snapshot`]
-//! records them, and after the run reports which ones changed, moved, disappeared or are new.
+//! A process that can write a repository's configuration or hooks chooses what the user's next git command there
+//! executes. Therefore guard must notice when a run in a plain directory (or with `--in-place` or `--write`)
+//! changes a repository in that directory. [`search`] finds the repositories before the run. [`Snapshot`] records
+//! their state, and after the run reports which ones changed, moved, disappeared or are new.
 //!
 //! The search follows no symbolic link, starts no process, and is limited in entries, depth, time and number
 //! of results. Its result says what it could not read.
@@ -21,16 +21,16 @@ use super::findings::Danger;
 use super::git::gitfile;
 use super::snapshot::{Difference, Entry, ExpectedChanges, Fingerprint, OpenDirectory};
 
-/// The limits of a search.
+/// The limits on a search for repositories.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchBounds {
-    /// Maximum number of directory entries.
+    /// Maximum number of directory entries to visit.
     pub entries: usize,
-    /// Maximum depth of directories. The search holds one open descriptor per level.
+    /// Maximum depth of directories to visit. The search holds one open descriptor per level.
     pub depth: usize,
-    /// Maximum number of repositories.
+    /// Maximum number of repositories to find.
     pub repositories: usize,
-    /// Timeout of the search.
+    /// Timeout for the search.
     pub time: Duration,
 }
 
@@ -47,9 +47,9 @@ pub enum RepositoryKind {
     GitDirectory,
     /// A file named `.git` that contains the path of a git directory, as in linked worktrees and submodules.
     GitFile,
-    /// `.git` is a symbolic link or a special file. Guard cannot protect it with a mount.
+    /// A symbolic link or a special file named `.git`. Guard cannot protect it with a mount.
     GitLink,
-    /// A git directory with any other name.
+    /// A git directory whose name is not `.git`.
     Bare,
 }
 
@@ -62,16 +62,17 @@ pub struct NestedRepository {
     pub kind: RepositoryKind,
 }
 
-/// The result of a search.
+/// The result of a search for repositories.
 #[derive(Debug, Clone, Default)]
 pub struct SearchResult {
-    /// The repositories, sorted by path. Nothing inside a repository's own git directory is listed.
+    /// The repositories that were found, sorted by path. Those inside a repository's own git directory are not
+    /// listed.
     pub repositories: Vec<NestedRepository>,
     /// Why the search may have missed repositories; `None` if it was complete.
     pub unseen: Option<String>,
 }
 
-/// Finds the repositories at and below a directory. The path must not contain symbolic links.
+/// Finds the repositories at and below the directory `root`, whose path must not contain symbolic links.
 pub fn search(root: &Path, bounds: SearchBounds) -> SearchResult {
     let mut search = Search {
         left: bounds.entries,
@@ -104,7 +105,7 @@ impl Search {
         self.found.unseen.get_or_insert(why);
     }
 
-    /// True if the search has reached one of its limits.
+    /// True if the search has reached one of its limits and must stop.
     fn is_exhausted(&mut self) -> bool {
         if self.left == 0 {
             self.unseen(format!("it has more than {} entries", self.bounds.entries));
@@ -180,7 +181,8 @@ impl Search {
         found.map_or(true, |found| self.user == 0 || found.st_uid == self.user)
     }
 
-    /// Adds the git directories that `.git` files name, if they lie below the root and were not found yet.
+    /// Adds the git directories that `.git` files name, if they are below `root` and the search has not found them
+    /// yet.
     fn follow_git_files(&mut self, root: &Path) {
         let is_file = |found: &&NestedRepository| found.kind == RepositoryKind::GitFile;
         let files: Vec<PathBuf> =
@@ -195,7 +197,7 @@ impl Search {
     }
 }
 
-/// Truncates a path that may be thousands of characters long.
+/// Formats a path, which may be thousands of characters long, and truncates it.
 fn truncated(path: &Path) -> String {
     let text = path.display().to_string();
     match text.char_indices().nth(120) {
@@ -204,7 +206,7 @@ fn truncated(path: &Path) -> String {
     }
 }
 
-/// True if git would treat the directory as a git directory: it has `HEAD`, and either `objects` and `refs`
+/// True if git would treat the directory as a git directory: it contains `HEAD`, and either `objects` and `refs`,
 /// or `commondir`.
 fn is_bare(dir: &OpenDirectory, entries: &[Entry]) -> bool {
     if !entries.iter().any(|entry| entry.name.to_bytes() == b"HEAD") {
@@ -226,7 +228,7 @@ fn kind_of_git_entry(dir: &OpenDirectory) -> Option<RepositoryKind> {
     })
 }
 
-/// Maximum size of a `.git` file.
+/// Maximum size of a `.git` file, in bytes.
 const MAX_GIT_FILE_BYTES: usize = 64 << 10;
 
 fn git_file_target(file: &Path) -> Option<PathBuf> {
@@ -235,23 +237,23 @@ fn git_file_target(file: &Path) -> Option<PathBuf> {
     file.parent()?.join(std::ffi::OsString::from_vec(target)).canonicalize().ok()
 }
 
-/// What happened to a repository between a snapshot and its comparison.
+/// What happened to a repository during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NestedChangeKind {
-    /// The configuration, a hook, a ref or another file that git reads is different.
+    /// The configuration, a hook, a ref or another file that git reads has changed.
     Changed,
-    /// The repository is at another path now.
+    /// The repository is now at a different path.
     Moved,
-    /// Another repository is at its path.
+    /// A different repository is now at the path.
     Replaced,
     /// The repository no longer exists.
     Removed,
-    /// Guard could not compare everything.
+    /// Guard could not compare everything with the state before the run.
     Unseen,
 }
 
 impl NestedChangeKind {
-    /// The kind as a single word, as guard prints it.
+    /// The kind as a single word, which guard prints.
     pub fn name(self) -> &'static str {
         match self {
             Self::Changed => "changed",
@@ -263,27 +265,27 @@ impl NestedChangeKind {
     }
 }
 
-/// One change of a repository.
+/// A change that the run made to a repository.
 #[derive(Debug, Clone)]
 pub struct NestedChange {
-    /// What happened.
+    /// What happened to the repository.
     pub kind: NestedChangeKind,
-    /// The repository's path below the searched directory.
+    /// The path of the repository, at or below the searched directory.
     pub path: PathBuf,
-    /// A sentence that describes the change.
+    /// A sentence for the user that describes the change.
     pub message: String,
 }
 
-/// The result of a comparison.
+/// What a run did to the repositories below a directory.
 #[derive(Debug, Default)]
 pub struct NestedComparison {
-    /// Changes of repositories that existed before.
+    /// Changes of repositories that existed before the run.
     pub changes: Vec<NestedChange>,
-    /// New repositories, and the programs that their settings and hooks make git run.
+    /// New repositories, and the programs that git would run because of their settings and hooks.
     pub new: Vec<Danger>,
 }
 
-/// The repositories below a directory at one moment.
+/// The state of the repositories below a directory at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
     root: PathBuf,
@@ -298,8 +300,8 @@ struct RecordedRepository {
     content: RecordedContent,
 }
 
-/// Device, inode and creation time of a directory entry (of a symbolic link itself, not of its target). The
-/// inode alone is not enough, because file systems reuse it soon after a file was removed.
+/// Device, inode and creation time of a directory entry (of a symbolic link itself, not of its target). The inode
+/// alone does not identify a file, because file systems reuse it soon after they remove a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity(u64, u64, Option<SystemTime>);
 
@@ -311,7 +313,7 @@ impl Identity {
 
 #[derive(Debug)]
 enum RecordedContent {
-    /// Boxed, because it is much larger than the other variants.
+    /// Boxed, because a fingerprint is much larger than the other variants.
     Directory(Option<Box<Fingerprint>>),
     File(Option<Vec<u8>>),
     Link(Option<PathBuf>),
@@ -333,11 +335,11 @@ impl RecordedContent {
 
 /// Maximum number of changes to list per repository.
 const MAX_DIFFERENCES: usize = 20;
-/// Maximum number of changes to list in all.
+/// Maximum number of changes to list for all repositories together.
 const MAX_CHANGES: usize = 200;
 
 impl Snapshot {
-    /// Records the repositories that a search found below a directory.
+    /// Records the state of the repositories that a search found below the directory `root`.
     pub fn take(root: &Path, found: &SearchResult) -> Self {
         let record = |repository: &NestedRepository| RecordedRepository {
             identity: Identity::of(&repository.path),
@@ -348,7 +350,8 @@ impl Snapshot {
         Self { root: root.to_path_buf(), entries, unseen: found.unseen.clone() }
     }
 
-    /// Searches again and reports what is different. All of the run's processes must have ended.
+    /// Searches the directory again, and reports what has changed since the snapshot. All processes of the run must
+    /// have ended.
     pub fn compare(&self, bounds: SearchBounds) -> NestedComparison {
         let now = search(&self.root, bounds);
         let places: BTreeMap<Identity, &Path> = now
@@ -482,8 +485,8 @@ fn describe(difference: &Difference) -> String {
     }
 }
 
-/// Restores the saved content of a directory's `.git` file if the run changed it. Moves a file that the run
-/// put there instead to the run's directory.
+/// Restores the saved content of a directory's `.git` file if the run changed it. If the run put another file in
+/// its place, moves that file to the run's directory.
 pub fn restore_git_file(
     directory: &Path,
     saved: &[u8],
@@ -495,16 +498,17 @@ pub fn restore_git_file(
     gitfile::write_git_file(directory, saved, run_folder).map(RestoredGitFile::Restored)
 }
 
-/// Whether guard had to restore a `.git` file.
+/// Whether [`restore_git_file`] had to restore a `.git` file.
 #[derive(Debug)]
 pub enum RestoredGitFile {
-    /// The file still had its saved content.
+    /// The `.git` file still had its saved content.
     Unchanged,
-    /// Guard restored the file, and moved what it found instead, if anything, to this path.
+    /// Guard restored the `.git` file. If the run had put another file in its place, this is the path to which
+    /// guard moved it.
     Restored(Option<PathBuf>),
 }
 
-/// The content of a directory's `.git`, if that is a regular file.
+/// The content of a directory's `.git` file; `None` if `.git` is not a regular file.
 pub fn read_git_file(directory: &Path) -> Option<Vec<u8>> {
     gitfile::read_small(&directory.join(".git"), MAX_GIT_FILE_BYTES).ok()
 }

@@ -1,4 +1,4 @@
-//! The work that guard saved under `refs/guard/` before it removed a worktree: lists it, brings it back as a
+//! The work that guard saved under `refs/guard/` before it removed a worktree: lists this work, restores it as a
 //! branch, and removes old work.
 
 use std::collections::BTreeMap;
@@ -11,17 +11,17 @@ use super::git::repository::Repository;
 use super::run::run_record::Record;
 use super::task_branch::line;
 
-/// Maximum number of refs to list.
+/// Maximum number of saved refs to list.
 const MAX_REFS: usize = 20_000;
-/// Maximum number of entries whose commits guard counts: each takes a git process.
+/// Maximum number of saved works whose commits guard counts, because counting needs one git process for each.
 const MAX_COUNTED: usize = 100;
 
 /// One ref under `refs/guard/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedRef {
-    /// The full name.
+    /// The full name of the ref.
     pub name: String,
-    /// The commit.
+    /// The id of the commit that the ref names.
     pub commit: String,
     /// The first line of the commit's message.
     pub subject: String,
@@ -30,35 +30,35 @@ pub struct SavedRef {
 /// The saved work of a run or a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedWork {
-    /// The directory of its refs, without `refs/guard/`: the id of the run, or `task-ID`.
+    /// The directory of this work's refs below `refs/guard/`: the id of the run, or `task-ID`.
     pub name: String,
-    /// The branch that the run had, without `refs/heads/`, if its record still exists.
+    /// The name that the run's branch had, without `refs/heads/`; `None` if the run's record no longer exists.
     pub branch: Option<String>,
-    /// When guard saved it, as far as guard can tell. Never later than now.
+    /// When guard saved the work, as far as guard can tell. Never in the future.
     pub saved_at: SystemTime,
     /// The number of commits on the run's branch since the run began; `None` if guard did not count them.
     pub commits: Option<usize>,
-    /// The commits of the run's branch.
+    /// The ref that names the last commit of the run's branch.
     pub tip: Option<SavedRef>,
-    /// The uncommitted work, as a commit.
+    /// The ref that names a commit with the run's uncommitted work.
     pub work: Option<SavedRef>,
-    /// Other refs: the saved working trees of a task.
+    /// All other refs: the saved working trees of a task.
     pub others: Vec<SavedRef>,
 }
 
 impl SavedWork {
-    /// Every ref.
+    /// All refs under which the work is saved.
     pub fn refs(&self) -> impl Iterator<Item = &SavedRef> {
         self.tip.iter().chain(&self.work).chain(&self.others)
     }
 
-    /// The ref that has the most of the work.
+    /// The ref that contains the most of the work.
     fn main(&self) -> Option<&SavedRef> {
         self.work.as_ref().or(self.tip.as_ref()).or(self.others.last())
     }
 }
 
-/// Builds a git call on the refs and commits of a repository that obeys nothing an agent wrote.
+/// Builds a git call on the refs and commits of a repository. The call obeys nothing that an agent wrote.
 fn git(repository: &Repository, verb: &str) -> Result<Git, WorkspaceError> {
     let common_dir = &repository.common_dir;
     let git = Git::new(Trust::Neutral, verb)?.git_dir(common_dir).current_dir(common_dir);
@@ -120,14 +120,14 @@ pub fn saved_work(repository: &Repository, runs: &Path) -> Result<Vec<SavedWork>
     Ok(all)
 }
 
-/// When a run began, according to its id.
+/// When a run began, according to its id; `None` if the name is not such an id.
 fn began_at(name: &str) -> Option<SystemTime> {
     let id = uuid::Uuid::parse_str(name).ok()?;
     let (seconds, nanoseconds) = id.get_timestamp()?.to_unix();
     SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
 }
 
-/// Adds what the record of the run says, if it still exists.
+/// Completes `work` with what the run's record says, and returns the record; `None` if it no longer exists.
 fn add_record(repository: &Repository, runs: &Path, work: &mut SavedWork) -> Option<Record> {
     let folder = runs.join(&work.name);
     let record = Record::read(&folder).ok().filter(|record| record.common_dir == repository.common_dir)?;
@@ -138,8 +138,8 @@ fn add_record(repository: &Repository, runs: &Path, work: &mut SavedWork) -> Opt
     Some(record)
 }
 
-/// Creates a branch at saved work: at the ref with this full name, or at the one that has the most of the
-/// work. The saved refs stay. Returns the ref.
+/// Creates a branch at saved work: at the ref with the given full name, or by default at the ref that contains the
+/// most of the work. The saved refs stay. Returns the ref.
 pub fn restore<'w>(
     repository: &Repository,
     work: &'w SavedWork,
@@ -175,7 +175,7 @@ pub fn restore<'w>(
     }
 }
 
-/// Removes the refs of saved work, each only if it still names the commit that was listed.
+/// Removes the refs of saved work. Removes a ref only if it still names the commit that it named when it was listed.
 pub fn remove_saved(repository: &Repository, work: &SavedWork) -> Result<(), WorkspaceError> {
     let commands: String =
         work.refs().map(|saved| format!("delete {} {}\n", saved.name, saved.commit)).collect();

@@ -1,7 +1,7 @@
-//! The whole work of a run as one tree: the commits on its branch, and what is uncommitted in its worktree.
+//! The whole work of a run as one tree: the commits on the run's branch, and the uncommitted changes in its worktree.
 //!
-//! The agent may have written every file in the worktree, so git reads them only in a jail and without the
-//! attributes in the tree. Nothing is written but git objects and files in a directory of this process.
+//! The agent may have written every file in the worktree, so git reads these files only in a jail and ignores their
+//! attributes. This module writes only git objects, and files in a directory of this process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -21,51 +21,51 @@ use crate::sys::remove_tree::remove_tree;
 
 /// Maximum size of a patch, in bytes.
 const MAX_PATCH_BYTES: usize = 256 << 20;
-/// Maximum size of a list of paths, in bytes.
+/// Maximum size of a list of paths from git, in bytes.
 const MAX_LIST_BYTES: usize = 256 << 20;
-/// Maximum number of nested repositories and of large files in a worktree.
+/// Maximum number of nested repositories and too large files together. Guard refuses a worktree with more.
 const MAX_LEFT_OUT: usize = 1_000;
-/// Maximum size of an uncommitted file. A sparse file can be larger than any disk, and git reads all of it.
+/// Maximum size of an uncommitted file to include. A sparse file can be larger than any disk.
 pub(crate) const MAX_FILE_BYTES: u64 = 1 << 30;
-/// Timeout of listing the files. git blocks on a FIFO in place of an ignore file.
+/// Timeout for listing the files: git blocks forever if an ignore file is a FIFO.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The whole work of a run.
+/// The whole work of a run: its commits and its uncommitted changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WholeWork {
     /// The commit that the run started from.
     pub base: String,
-    /// The commit of the branch now. The user may have added commits after the run.
+    /// The commit that the run's branch is at now. The user may have added commits after the run.
     pub tip: String,
-    /// A revision with the tree of the whole work: the tip if nothing is uncommitted.
+    /// A revision whose tree is the whole work. If nothing is uncommitted, this is the tip.
     pub tree: String,
-    /// The number of commits since the base.
+    /// The number of commits from the base to the tip.
     pub commits: usize,
-    /// The paths of files that are new, changed or deleted in the worktree, compared with the tip.
+    /// The paths of files in the worktree that are new, changed or deleted compared with the tip.
     pub uncommitted: Vec<PathBuf>,
-    /// Repositories in the worktree that are not submodules. They are not part of the tree.
+    /// Repositories in the worktree that are not submodules. The tree of the whole work does not contain them.
     pub nested: Vec<PathBuf>,
-    /// Uncommitted files that are too large. They are not part of the tree.
+    /// Uncommitted files that are larger than 1 GiB. The tree of the whole work does not contain them.
     pub too_large: Vec<PathBuf>,
-    /// Top-level directories that git cannot read completely. What is in them may be missing in the tree.
+    /// Top-level directories that git cannot read completely. The tree of the whole work may lack files in them.
     pub unreadable: Vec<PathBuf>,
 }
 
-/// How many lines of a file changed.
+/// A file that the work changes, and how many of its lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedFile {
-    /// The path.
+    /// The path of the file.
     pub path: PathBuf,
     /// The number of added and deleted lines; `None` for a binary file.
     pub lines: Option<(u64, u64)>,
 }
 
-/// Reads the work of a run. Takes no lock, because guard replaces records atomically.
+/// Reads the work of a run. Needs no lock, because guard replaces records atomically.
 pub struct WorkReader {
     pub(crate) record: Record,
-    /// A directory of this process, for an index and for objects. Removed on drop.
+    /// A temporary directory of this process for an index and objects. Removed on drop.
     scratch: PathBuf,
-    /// True if git stores new objects in the repository. Otherwise it stores them in `scratch`.
+    /// True if git stores new objects in the user's repository; false if it stores them in `scratch`.
     stores_objects: bool,
 }
 
@@ -75,14 +75,14 @@ impl Drop for WorkReader {
     }
 }
 
-/// The paths of a list that git separates by NUL bytes.
+/// Splits a list of paths that git printed, separated by NUL bytes.
 pub(crate) fn split_paths(output: &[u8]) -> impl Iterator<Item = PathBuf> + '_ {
     let parts = output.split(|byte| *byte == 0).filter(|part| !part.is_empty());
     parts.map(|part| PathBuf::from(OsStr::from_bytes(part)))
 }
 
 impl WorkReader {
-    /// Reads the record in a run's directory. What is read later changes nothing in the repository.
+    /// Creates a reader for the run whose directory is `run_folder`. The reader changes nothing in the repository.
     pub fn open(run_folder: &Path) -> Result<Self, WorkspaceError> {
         Self::new(Record::read(run_folder)?, run_folder, false)
     }
@@ -110,7 +110,7 @@ impl WorkReader {
         Ok(Self { record, scratch, stores_objects })
     }
 
-    /// Makes git find the objects that this reader stored, and store new ones there.
+    /// Unless objects are stored in the repository, makes a git call read and write the objects in `scratch`.
     fn with_objects(&self, git: Git) -> Git {
         if self.stores_objects {
             return git;
@@ -120,8 +120,8 @@ impl WorkReader {
             .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", OsStr::from_bytes(&others.join(&b':')))
     }
 
-    /// Builds a jailed git call on the repository that does not read the worktree. git may start merge
-    /// drivers, which inherit the jail.
+    /// Builds a jailed git call on the repository that does not read the worktree. git may start merge drivers,
+    /// which run in the same jail.
     pub(crate) fn git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let mut read: Vec<&Path> = record.objects.iter().map(PathBuf::as_path).collect();
@@ -134,8 +134,8 @@ impl WorkReader {
         Ok(self.with_objects(git.current_dir(&self.scratch).env("GIT_NO_REPLACE_OBJECTS", "1")))
     }
 
-    /// Builds a jailed git call on the worktree and on a copy of its index. The attributes are those of the
-    /// commit that the run started from, which no agent wrote.
+    /// Builds a jailed git call on the worktree, with a copy of its index. git uses the attributes in the commit
+    /// that the run started from, which no agent wrote.
     fn tree_git(&self, verb: &str) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let tree = JailedWorktree {
@@ -151,12 +151,12 @@ impl WorkReader {
         Ok(self.with_objects(git.env("GIT_INDEX_FILE", self.index()).timeout(RETRY_TIMEOUT)))
     }
 
-    /// The copy of the worktree's index. After [`Self::read`] it has the whole work.
+    /// The path of the copy of the worktree's index. After [`Self::read`] this index contains the whole work.
     pub(crate) fn index(&self) -> PathBuf {
         self.scratch.join("index")
     }
 
-    /// The commit of the branch.
+    /// The commit that the run's branch is at.
     fn tip(&self) -> Result<String, WorkspaceError> {
         let branch = &self.record.branch;
         let revision = format!("{branch}^{{commit}}");
@@ -172,7 +172,7 @@ impl WorkReader {
         ))
     }
 
-    /// Reads the whole work.
+    /// Reads the whole work of the run.
     pub fn read(&self) -> Result<WholeWork, WorkspaceError> {
         let (base, tip) = (self.record.base.clone(), self.tip()?);
         let count = self.git("rev-list")?.args(["--count", &format!("{base}..{tip}"), "--"]).run()?;
@@ -202,7 +202,7 @@ impl WorkReader {
         Ok(work)
     }
 
-    /// Adds everything that git does not ignore to the copy of the index.
+    /// Adds all files in the worktree that git does not ignore to the copy of the index.
     fn add_all(&self, work: &mut WholeWork) -> Result<(), WorkspaceError> {
         let list = ["--others", "--modified", "--exclude-standard", "-z"];
         let call = self.tree_git("ls-files")?.args(list).timeout(LIST_TIMEOUT).max_output(MAX_LIST_BYTES);
@@ -268,7 +268,8 @@ impl WorkReader {
         Ok(git.max_output(MAX_PATCH_BYTES))
     }
 
-    /// The whole work as a patch, or with `stat` as a summary. With `paths`, only what these pathspecs match.
+    /// The whole work as a patch, or, with `stat`, as a summary. With `paths`, only the files that these pathspecs
+    /// match.
     pub fn diff(&self, work: &WholeWork, stat: bool, paths: &[OsString]) -> Result<Vec<u8>, WorkspaceError> {
         let shape = if stat { "--stat" } else { "--patch" };
         match self.diff_call(work, &[shape], paths)?.run() {
@@ -280,7 +281,7 @@ impl WorkReader {
         }
     }
 
-    /// The files that the whole work changes.
+    /// The files that the whole work changes, with the number of changed lines.
     pub fn changed_files(
         &self,
         work: &WholeWork,
@@ -290,7 +291,8 @@ impl WorkReader {
         Ok(output.split(|byte| *byte == 0).filter_map(changed_file).collect())
     }
 
-    /// The ids and subjects of the commits since the base, the oldest first; at most `max` of the newest.
+    /// The ids and subjects of the commits since the base, oldest first. If there are more than `max`, only the
+    /// newest.
     pub fn commits(&self, work: &WholeWork, max: usize) -> Result<Vec<(String, String)>, WorkspaceError> {
         let range = format!("{}..{}", work.base, work.tip);
         let git = self.git("log")?.args(["--reverse", "-z", "--format=%H %s", &format!("--max-count={max}")]);

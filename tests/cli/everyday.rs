@@ -130,6 +130,10 @@ fn a_repository_is_set_up() {
     user.types("git add .guard && git commit -qm 'Set up guard'");
     user.sees("guard config show --origin", &["rust, node", "at the commit", "asks for more"]);
     user.sees("guard run -q -- true", &["asks for more than you allow", "the network preset `rust`"]);
+    user.sees(
+        "guard run --json -- true",
+        &["\"error_kind\":\"config_error\"", "asks for more than you allow"],
+    );
     user.types("guard config trust && guard run -q -- true");
     // The agent's own version of the file counts for nothing.
     user.types("guard run -q --name t -- bash -c 'echo nonsense > .guard/config.toml && git commit -qam t' && guard run -q -- true");

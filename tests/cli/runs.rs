@@ -87,7 +87,7 @@ fn a_run_is_named_in_many_ways() {
     user.sees("guard log frist", &["no run matches \"frist\"; similar runs:", "task/first  started 20"]);
     user.sees(
         "guard log 0; guard log @9",
-        &["matches 2 runs:", "task/second  started 20", "there are fewer runs"],
+        &["matches 2 runs:", "task/second  started 20", "fewer runs are recorded"],
     );
     user.types("guard log nothing-like-that; test $? = 2");
     // Another repository with a branch of the same name: the current one is meant.

@@ -29,7 +29,7 @@ fn say(out: &mut dyn Write, line: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a command as agents do, and prints how it ended.
+/// Runs a command as a coding agent would, and prints its output and how it ended.
 fn command(out: &mut dyn Write, words: &[&str]) -> std::io::Result<()> {
     say(out, &format!("$ {}", words.join(" ")))?;
     let run = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).output();
@@ -49,7 +49,7 @@ fn command(out: &mut dyn Write, words: &[&str]) -> std::io::Result<()> {
     }
 }
 
-/// The kernel's answer, and the layer that gives it.
+/// The text for an error that the kernel returned, with the layer of the sandbox that caused it.
 fn reason(error: &std::io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES) => "Permission denied [Landlock]",

@@ -109,7 +109,7 @@ fn request(scene: &Scene, namespaces: Option<Namespaces>) -> Result<RunRequest, 
     })
 }
 
-/// Opens the worktree the agent works in.
+/// Opens the worktree that the scripted agent works in.
 fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession, Failure> {
     let failed = |error: WorkspaceError| {
         Failure::usage(format!("cannot create the demo's worktree: {error}"), "install git 2.38 or newer")
@@ -127,7 +127,7 @@ fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession,
     GitSession::open(&repository, &wanted, KeepPolicy::Keep, Limits::new(&request.policy)).map_err(failed)
 }
 
-/// Prints events as they happen, in a form that is the same on every machine.
+/// An observer that prints events as they happen, in a form that is the same on every machine.
 fn observer() -> Observer {
     let mut last = String::new();
     Box::new(move |line: &Line<'_>| {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::sys::programs::ProgramSearch;
 
-/// A scratch repository and its surroundings.
+/// The demo's scratch repository, and the files and the server outside it that the agent must not affect.
 #[derive(Debug)]
 pub(crate) struct Scene {
     root: PathBuf,
@@ -17,19 +17,19 @@ pub(crate) struct Scene {
     main_before: String,
 }
 
-/// The result of one check after the run.
+/// The result of one check that guard makes after the demo's run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// What should hold.
+    /// What should be true after the run, as text.
     pub(crate) what: &'static str,
-    /// Whether it holds.
+    /// Whether the check found it to be true.
     pub(crate) holds: bool,
 }
 
 const NEIGHBOUR: &str = "a file of the user's, outside the task\n";
 const KEY: &str = "DEMO-KEY-not-for-the-agent\n";
 
-/// The project's program, with a bug in it.
+/// The program in the demo's project, with the bug that the scripted agent fixes.
 const PROGRAM: &str = "#!/bin/sh\n# Adds two numbers.\necho $(($1 - $2))\n";
 const TEST: &str = "#!/bin/sh\nsum=$(sh add.sh 2 3)\nif [ \"$sum\" = 5 ]; then echo 'ok: 2 + 3 = 5'; else echo \"failed: 2 + 3 = $sum\"; exit 1; fi\n";
 
@@ -69,7 +69,7 @@ impl Scene {
         vec![self.root.to_string_lossy().into_owned(), port.to_string(), std::process::id().to_string()]
     }
 
-    /// Checks everything from outside the sandbox.
+    /// Checks the effects of the agent's work and attacks, from outside the sandbox.
     pub(crate) fn check(&self) -> Vec<Finding> {
         let text = |name: &str| std::fs::read_to_string(self.root.join(name)).unwrap_or_default();
         let neighbour = self.root.join("neighbour.txt");

@@ -1,5 +1,5 @@
-//! Configuration and environment variables that change what git does: what they make it run, write, or
-//! operate on.
+//! Configuration and environment variables that change what git does: which programs it runs, which files it writes,
+//! and which repository it uses.
 
 use super::super::arg::Arg;
 use super::super::env::Env;
@@ -21,28 +21,29 @@ pub(super) struct Setting {
 pub(super) enum Part {
     GitDir,
     WorkTree,
-    /// The directory that worktrees share and that holds the refs. Whatever git directory is used, its
-    /// branches are those of this directory.
+    /// The directory that several worktrees share and that contains the refs. Git uses the branches in this directory,
+    /// whatever git directory is named.
     CommonDir,
     /// A file or directory inside the git directory, such as the index or the objects.
     Inner,
 }
 
-/// Everything around a verb that changes its meaning.
+/// Everything besides a verb and its arguments that changes what the git command does.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) list: Vec<Setting>,
     pub(super) cwd: Cwd,
-    /// The directory with every `..` kept, as the kernel receives it; see [`Global::unresolved_cwd`].
+    /// The directory that the command runs in, with every `..` kept, as the kernel receives it; see
+    /// [`Global::unresolved_cwd`].
     pub(super) unresolved_cwd: Option<Vec<u8>>,
-    /// Whether the command uses another repository in a way that the analysis does not track.
+    /// Whether the command uses a different repository in a way that the analysis does not track.
     pub(super) redirected: bool,
     /// Parts of a repository that are named by variables, `--git-dir` or `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
-    /// Hooks other than the repository's are used, or none. This matters for verbs that run hooks.
+    /// Whether hooks other than the repository's are used, or no hooks at all. This matters for verbs that run hooks.
     pub(super) changes_hooks: bool,
     pub(super) effects: Effects,
-    /// Command texts that git may run because of these settings.
+    /// Shell texts of the commands that git may run because of these settings.
     pub(super) programs: Vec<Arg>,
     pub(super) writes: Vec<NamedPath>,
 }
@@ -53,7 +54,7 @@ fn is_relevant(name: &[u8]) -> bool {
     name.starts_with(b"GIT_") || matches!(name, b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS")
 }
 
-/// Whether a variable's value is a command.
+/// Whether the value of an environment variable is a command that git runs.
 fn names_program(name: &[u8]) -> bool {
     matches!(
         name,
@@ -72,8 +73,8 @@ fn names_program(name: &[u8]) -> bool {
     )
 }
 
-/// Passes on to the children of git that hooks are disabled, because git passes its own `-c` settings to its
-/// children.
+/// Disables hooks in the environment for the commands that git starts. Used if hooks are disabled for git itself,
+/// because git passes its own `-c` settings to its children.
 pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
     const NAME: &[u8] = b"GIT_CONFIG_PARAMETERS";
     const OFF: &[u8] = b"'core.hooksPath=/dev/null'";
@@ -88,9 +89,9 @@ pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
     }
 }
 
-/// The same environment without the variables that name programs, directly or through configuration.
-/// Otherwise the programs that they start would be judged again recursively. An alias that only these
-/// variables define is then unknown, and denied.
+/// The same environment without the variables that name programs, directly or through configuration. With them, the
+/// programs that git starts would be judged again recursively. An alias that only these variables define is then
+/// unknown, and denied.
 pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
     let repeats = |name: &[u8]| names_program(name) || name.starts_with(b"GIT_CONFIG_");
     let mut without = env.clone();
@@ -101,7 +102,7 @@ pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
 }
 
 impl Settings {
-    /// Collects the settings from the environment.
+    /// Collects the settings that environment variables contain.
     pub(super) fn from_environment(env: &Env, base: &Base) -> Self {
         let mut settings = Self::default();
         if env.is_untouched() && base.is_empty() {
@@ -145,7 +146,7 @@ impl Settings {
         settings
     }
 
-    /// Adds the command's own global options.
+    /// Adds the settings in the command's own global options.
     pub(super) fn extend(&mut self, global: Global, env: &Env, base: &Base) {
         self.cwd = global.cwd;
         self.unresolved_cwd = global.unresolved_cwd;
@@ -231,13 +232,13 @@ impl Settings {
     }
 }
 
-/// If the environment has more settings than this, they are not examined individually.
+/// Limit on settings in the environment that are examined individually.
 const MOST_SETTINGS: usize = 512;
 
-/// Parses `'key=value' 'key'='value' …`, the form in which git passes `-c` settings to its children. `None`
-/// if the text does not have that form.
+/// Parses `'key=value' 'key'='value' …`, the form in which git passes `-c` settings to its children. Returns `None` if
+/// the text does not have that form.
 fn quoted_settings(text: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
-    /// Parses one quoted string and returns the rest; `'\''` is a quote in it.
+    /// Parses one quoted string, in which `'\''` stands for a quote. Returns the string and the rest of the text.
     fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
         let mut rest = text.strip_prefix(b"'")?;
         let mut out = Vec::new();
@@ -275,23 +276,23 @@ fn quoted_settings(text: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     Some(list)
 }
 
-/// What a configuration key can make git do.
+/// What git does with the value of a configuration key.
 enum Use {
-    /// The value is a command.
+    /// The value is a command that git runs.
     Program,
-    /// The value is a command unless it is a boolean.
+    /// The value is a command that git runs, unless it is a boolean.
     ProgramUnlessBoolean,
-    /// The value is a command if it begins with `!`.
+    /// If the value begins with `!`, the rest of it is a command that git runs.
     ShellProgram,
     /// The key determines which hooks run: their directory, or whether one of them is enabled.
     Hooks,
     /// The key selects another working tree.
     Redirect,
-    /// The key includes further configuration from a file.
+    /// The key makes git read further configuration from a file.
     Include,
     /// The key determines when objects are packed and pruned.
     Maintenance,
-    /// The key determines where and how other repositories are reached.
+    /// The key determines where and how git reaches other repositories.
     Remote,
     /// The value is a directory that git writes to.
     WritesTo,
@@ -333,8 +334,7 @@ fn use_of(key: &[u8]) -> Use {
     }
 }
 
-/// Whether a setting only prevents git from something that it would do otherwise: packing automatically, or
-/// using a protocol.
+/// Whether a setting only prevents something that git would do otherwise: packing automatically, or using a protocol.
 fn switches_off(key: &[u8], value: &Arg) -> bool {
     let value = value.known().unwrap_or(b"?").to_ascii_lowercase();
     match key.to_ascii_lowercase().as_slice() {

@@ -5,26 +5,26 @@ use super::config::Part;
 use crate::command::cwd;
 use crate::command::cwd::Cwd;
 
-/// The global options of one command.
+/// The parsed global options of one git command.
 #[derive(Debug, Default)]
 pub(super) struct Global {
     /// The index of the verb in the arguments after `git`; past the end if there is none.
     pub(super) verb_at: usize,
-    /// The directory that `-C` selects.
+    /// The directory that git runs in after `-C`.
     pub(super) cwd: Cwd,
-    /// The same directory with every `..` kept, as the kernel receives it.
+    /// The directory after `-C` with every `..` kept, as the kernel receives it.
     pub(super) unresolved_cwd: Option<Vec<u8>>,
-    /// `-c key=value`, in order. A key alone is `true`.
+    /// Settings from `-c key=value`, in order. A key without a value is `true`.
     pub(super) config: Vec<(Vec<u8>, Arg)>,
-    /// `--config-env=key=VARIABLE`.
+    /// Settings from `--config-env=key=VARIABLE`, as (key, name of the variable).
     pub(super) config_env: Vec<(Vec<u8>, Vec<u8>)>,
-    /// `--git-dir`, `--work-tree`.
+    /// Paths from `--git-dir` and `--work-tree`.
     pub(super) named: Vec<(Part, Arg)>,
-    /// `--namespace`, `--bare`: a repository other than the directory's.
+    /// Whether `--namespace` or `--bare` is given, which select a repository other than the directory's.
     pub(super) redirected: bool,
-    /// `--exec-path=DIR`: helper programs from another directory.
+    /// Whether `--exec-path=DIR` is given, so that git runs helper programs from another directory.
     pub(super) foreign_exec_path: bool,
-    /// A `-c` whose text is not known.
+    /// Whether there is a `-c` option whose text is not known.
     pub(super) unknown_config: bool,
 }
 

@@ -21,7 +21,7 @@ use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
 use config::{Part, Setting, Settings};
 use global_options::Global;
 
-/// All known git verbs, for the nearest-name suggestions of policies.
+/// All known git verbs, from which policies suggest the nearest name for a misspelt verb.
 pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
     options::table().verbs().filter(|verb| !verb.contains(' '))
 }
@@ -31,7 +31,7 @@ pub fn is_known_verb(verb: &str) -> bool {
     options::table().contains(verb)
 }
 
-/// Whether a program is git or one of its dashed programs (`git-reset`).
+/// Whether a program name is `git` or that of a separate program for one verb, such as `git-reset`.
 pub(crate) fn is_git(name: &[u8]) -> bool {
     name == b"git" || name.strip_prefix(b"git-").is_some_and(verbs::is_known)
 }
@@ -60,13 +60,13 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: Start)
 /// Which repository a command operates on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Target {
-    /// The one that git finds from its directory, or the task's repository by name.
+    /// The repository that git finds from its directory, or the task's repository if it is named explicitly.
     Found,
-    /// The same, but with an index, objects or a working tree that are not the task's.
+    /// Like `Found`, but with an index, objects or a working tree that are not the task's.
     Mixed,
-    /// Another repository, named by its git directory.
+    /// A repository other than the task's, named by its git directory.
     Named(Vec<u8>),
-    /// A repository that is not known here.
+    /// The analysis cannot tell which repository.
     Unknown,
 }
 
@@ -78,7 +78,7 @@ struct Git<'g, 'a> {
 }
 
 impl Git<'_, '_> {
-    /// `args` is the whole command; the verb's own arguments begin at `rest`.
+    /// Analyses the command. `args` is the whole command; the verb's own arguments begin at `rest`.
     fn run(mut self, args: Vec<Arg>, verb: Option<Arg>, rest: usize) {
         let mut intent = Intent { git: Some(GitIntent::default()), ..Intent::default() };
         let Some(verb) = verb else {
@@ -158,8 +158,8 @@ impl Git<'_, '_> {
         }
     }
 
-    /// The values of `alias.NAME` in the configuration. Which of several applies depends on where git reads
-    /// them, so all are judged.
+    /// The values of `alias.NAME` in the configuration. If there are several, it depends on git's configuration files
+    /// which of them applies, so all are judged.
     fn aliases(&self, name: &[u8]) -> Vec<Arg> {
         let is_alias = |key: &[u8]| {
             let rest =
@@ -183,8 +183,8 @@ impl Git<'_, '_> {
         values
     }
 
-    /// `alias.x = !text` is shell text with the arguments appended; any other value is a list of git's own
-    /// arguments.
+    /// Analyses the expansion of an alias. If the value begins with `!`, the rest is shell text to which the arguments
+    /// are appended; any other value is a list of arguments for git itself.
     fn expand_alias(&mut self, mut intent: Intent, args: Vec<Arg>, name: &[u8], value: &Arg, own: &[Arg]) {
         set_verb(&mut intent, name, None);
         let Some(text) = value.known().map(<[u8]>::to_vec) else {
@@ -250,8 +250,8 @@ impl Git<'_, '_> {
         self.analyzer.command(command, inside);
     }
 
-    /// Adds the effects that do not depend on the verb, then the intent itself and the programs that
-    /// configuration names.
+    /// Adds the effects that do not depend on the verb to the intent. Then adds the intent itself to the analysis, and
+    /// the programs that configuration makes git run.
     fn finish(&mut self, mut intent: Intent, args: Vec<Arg>) -> usize {
         const CHANGES: Effects = Effects::GIT_INDEX
             .with(Effects::GIT_WORKTREE)
@@ -320,7 +320,7 @@ impl Git<'_, '_> {
         self.settings.changes_hooks || self.settings.effects.intersects(Effects::GIT_SKIPS_HOOKS)
     }
 
-    /// The circumstances of a program that git starts for this command.
+    /// The circumstances in which git would start a program for this command.
     fn inside(&self, index: usize, origin: Origin) -> Start {
         let mut inside = self.start.inside(index, origin);
         if self.skips_hooks() {
@@ -350,7 +350,7 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Whether the command operates on a repository that the caller knows is not the task's.
+    /// Whether the command operates on a repository of which the caller knows that it is not the task's.
     fn is_other(&self, intent: &Intent) -> bool {
         let context = self.analyzer.context;
         let Some(git) = &intent.git else { return false };
@@ -365,8 +365,8 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Which repository the variables and options name. Naming the task's own parts, as git does for its
-    /// hooks, changes nothing.
+    /// Determines which repository the variables and options name. Parts of the task's own repository are ignored,
+    /// because naming them, as git does for its hooks, changes nothing.
     fn target(&self) -> Target {
         if self.settings.redirected {
             return Target::Unknown;
@@ -393,9 +393,9 @@ impl Git<'_, '_> {
         if target == Target::Found && has_foreign_parts { Target::Mixed } else { target }
     }
 
-    /// Whether a variable names a directory for refs that differs from the git directory: then no path says
-    /// whose refs they are. If it names the git directory itself, it only means that a `commondir` file there
-    /// is ignored.
+    /// Whether a variable names a directory for refs that differs from the git directory. No path then says whose refs
+    /// they are. If the variable names the git directory itself, its only effect is that a `commondir` file there is
+    /// ignored.
     fn names_common_dir(&self) -> bool {
         let named = |wanted: Part| {
             let values = self.settings.named.iter().filter(move |(part, _)| *part == wanted);
@@ -406,8 +406,8 @@ impl Git<'_, '_> {
         !named(Part::CommonDir).all(is_same)
     }
 
-    /// The directory whose repository the command operates on. `makes` is set if the command creates a
-    /// repository.
+    /// The directory whose repository the command operates on. If the command creates a repository, `makes` is its
+    /// path.
     fn place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         if self.names_common_dir() {
             return None;
@@ -424,7 +424,7 @@ impl Git<'_, '_> {
         }
     }
 
-    /// The path of [`Self::place`] with every `..` kept, as the kernel receives it.
+    /// The same path as [`Self::place`] returns, but with every `..` kept, as the kernel receives it.
     fn unresolved_place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         let cwd = self.settings.unresolved_cwd.as_ref()?;
         match (self.target(), makes) {
@@ -448,8 +448,8 @@ impl Git<'_, '_> {
     }
 }
 
-/// Splits an alias as git does: only blanks, both kinds of quotes, and backslashes are special. `None` if a
-/// quote is not closed.
+/// Splits the value of an alias into words as git does: only blanks, both kinds of quotes, and backslashes are special.
+/// Returns `None` if a quote is not closed.
 fn split_alias(text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -478,5 +478,5 @@ fn set_verb(intent: &mut Intent, verb: &[u8], subcommand: Option<Vec<u8>>) {
     }
 }
 
-/// A file that a verb's options name, and how it is accessed.
+/// A file that an option of a verb names, and how git accesses it.
 pub(super) type NamedPath = (Arg, Access);

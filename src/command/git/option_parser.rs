@@ -1,6 +1,7 @@
-//! Parses a verb's arguments as git's own option parser does: clusters, joined values, abbreviations.
+//! Parses a verb's arguments as git's own option parser does, including clusters (`-abc`), joined values (`-n5`) and
+//! abbreviations (`--amen`).
 //!
-//! An ambiguous abbreviation is taken for every option that it could mean, which is the safe reading.
+//! An ambiguous abbreviation is treated as every option that it could mean, so that no effect is missed.
 
 use super::super::arg::Arg;
 use super::options::{Table, table};
@@ -8,8 +9,8 @@ use super::options::{Table, table};
 /// The parsed arguments of a verb.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
-    /// Options by canonical name without dashes (`amend`, or the letter if there is no long name), with their
-    /// values.
+    /// The given options and their values. The canonical name has no dashes (`amend`, or the letter if there is no long
+    /// name).
     pub(super) options: Vec<(Name, Option<Arg>)>,
     /// The arguments that are not options.
     pub(super) operands: Vec<Arg>,
@@ -19,10 +20,10 @@ pub(super) struct Parsed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Name {
     Long(&'static str),
-    /// `--no-NAME`.
+    /// The negated option `--no-NAME`.
     No(&'static str),
     Letter(u8),
-    /// Not in the table: the option as written.
+    /// An option that is not in the table, as written.
     Unknown(Vec<u8>),
 }
 
@@ -38,7 +39,7 @@ impl Name {
     }
 }
 
-/// An option in the table.
+/// An option in the table of git's options.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
     short: u8,
@@ -50,7 +51,7 @@ pub(super) struct Known {
 enum ValueKind {
     None,
     Mandatory,
-    /// The value must be joined to the option.
+    /// The option can have a value, which must then be joined to it (`--name=value`).
     Optional,
 }
 
@@ -61,7 +62,7 @@ impl Known {
 }
 
 impl Parsed {
-    /// Parses the arguments of a verb (`stash push` for one with a subcommand).
+    /// Parses the arguments of a verb. `verb` includes the subcommand if there is one (`stash push`).
     pub(super) fn new(verb: &str, args: &[Arg]) -> Self {
         let spec = table().options_of(verb);
         let mut parsed = Self::default();
@@ -95,8 +96,7 @@ impl Parsed {
         })
     }
 
-    /// Whether the option is given and no later option negates it. Use this if the option makes a command
-    /// harmless.
+    /// Whether the option is given and no later option negates it. Use this for options that make a command harmless.
     pub(super) fn surely_has(&self, name: &str) -> bool {
         let taken_back = |known: &Name| match known {
             Name::No(long) => *long == name || long.strip_prefix("no-") == Some(name),
@@ -114,7 +114,7 @@ impl Parsed {
         names.iter().any(|name| self.has(name))
     }
 
-    /// The values of an option, in order.
+    /// The values that are given for an option, in order.
     pub(super) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arg> {
         self.options
             .iter()
@@ -126,7 +126,7 @@ impl Parsed {
             .filter_map(|(_, value)| value.as_ref())
     }
 
-    /// Parses a long option. Returns how many further arguments it consumed.
+    /// Parses a long option. Returns how many of the following arguments it consumed as its value.
     fn long(&mut self, spec: &'static [Known], arg: &Arg, next: Option<&Arg>) -> usize {
         let word = arg.prefix();
         let end = word.iter().position(|&byte| byte == b'=').unwrap_or(word.len());
@@ -185,7 +185,7 @@ impl Parsed {
         taken
     }
 
-    /// Parses `-abc`: letters up to one that takes a value.
+    /// Parses `-abc`: a cluster of short options, of which the last may take a value.
     fn cluster(&mut self, spec: &'static [Known], arg: &Arg, next: Option<&Arg>) -> usize {
         let word = arg.prefix();
         for (index, &letter) in word.iter().enumerate().skip(1) {
@@ -217,7 +217,7 @@ impl Parsed {
     }
 }
 
-/// Parses a list in the table's notation, including shared lists.
+/// Parses a list of options in the notation of the table, including references to shared lists.
 pub(super) fn read_list(table: &Table, list: &'static str, options: &mut Vec<Known>) {
     for item in list.split(' ') {
         match item {

@@ -13,19 +13,19 @@ pub(super) fn table() -> &'static Table {
 }
 
 pub(super) struct Table {
-    /// The verbs, sorted for binary search.
+    /// The options of each verb, sorted by verb for binary search.
     verbs: Vec<VerbOptions>,
     /// Options of the revision walk, shared by log, show, diff and their plumbing.
     pub(super) rev: &'static str,
-    /// Options of diff output, shared by the same verbs.
+    /// Options of diff output, shared by the same verbs as `rev`.
     pub(super) diff: &'static str,
 }
 
 struct VerbOptions {
     verb: &'static str,
-    /// The options in the notation of the file.
+    /// The verb's options, in the notation of `options.txt`.
     list: &'static str,
-    /// The parsed list, created when a command first needs it.
+    /// The options parsed from `list`, created when a command first needs them.
     options: OnceLock<Box<[Known]>>,
 }
 

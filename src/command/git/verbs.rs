@@ -8,12 +8,12 @@ use super::option_parser::Parsed;
 use super::options::table;
 use crate::command::effects::Effects;
 
-/// What one verb with its arguments does.
+/// What a git verb with certain arguments does.
 #[derive(Debug, Default)]
 pub(super) struct Meaning {
     pub(super) effects: Effects,
     pub(super) subcommand: Option<Vec<u8>>,
-    /// Options by their full names, with dashes.
+    /// The given options by their full names, with dashes.
     pub(super) flags: Vec<String>,
     pub(super) refs: Vec<Vec<u8>>,
     pub(super) paths: Vec<NamedPath>,
@@ -21,12 +21,12 @@ pub(super) struct Meaning {
     pub(super) programs: Vec<Arg>,
     /// The arguments of a further git command that the verb would run.
     pub(super) nested_git: Vec<Arg>,
-    /// Set if the verb creates a repository: its path relative to the directory it runs in, or `None` if the
-    /// path is unknown.
+    /// Set if the verb creates a repository. The inner value is the path of the repository relative to the directory
+    /// that git runs in, or `None` if the path is unknown.
     pub(super) makes: Option<Option<Vec<u8>>>,
 }
 
-/// Whether git itself has the verb, so that no alias can replace it.
+/// Whether a verb is part of git itself, so that no alias can replace it.
 pub(super) fn is_known(verb: &[u8]) -> bool {
     std::str::from_utf8(verb).is_ok_and(|verb| table().contains(verb))
 }
@@ -67,7 +67,7 @@ const OBJECTS: Effects = Effects::GIT_OBJECTS;
 const REPOSITORY: Effects = Effects::GIT_REPOSITORY;
 const RUNS: Effects = Effects::GIT_RUNS_PROGRAM;
 
-/// Determines the meaning of a verb's arguments.
+/// Determines what a verb with these arguments does.
 pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     let Ok(verb) = std::str::from_utf8(verb) else { return unknown() };
     if !table().contains(verb) {
@@ -91,7 +91,7 @@ pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     meaning
 }
 
-/// Where a verb creates a repository.
+/// The path at which a verb creates a repository; see [`Meaning::makes`].
 fn made_repository(verb: &str, parsed: &Parsed) -> Option<Option<Vec<u8>>> {
     let operand = |at: usize| parsed.operands.get(at).map(|operand| operand.known().map(<[u8]>::to_vec));
     match verb {
@@ -116,7 +116,8 @@ fn unknown() -> Meaning {
     Meaning { effects: Effects::GIT_UNKNOWN, ..Meaning::default() }
 }
 
-/// Splits off the subcommand of verbs that have one. Returns the parsed rest and the arguments it begins at.
+/// Splits off the subcommand of a verb. Returns the parsed arguments of the subcommand, or of the verb if no subcommand
+/// is given, and the same arguments unparsed.
 fn take_subcommand<'a>(verb: &str, args: &'a [Arg], meaning: &mut Meaning) -> (Parsed, &'a [Arg]) {
     if WITH_SUBCOMMANDS.contains(&verb) {
         // Options may precede it (`git stash -q push`, `git notes --ref=x add`).
@@ -294,11 +295,11 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
     }
 }
 
-/// Options with which branch and tag only list, whatever is named.
+/// Options with which `git branch` and `git tag` only list, whatever operands are given.
 const LISTING: [&str; 8] =
     ["list", "contains", "no-contains", "with", "without", "merged", "no-merged", "points-at"];
 
-/// `git branch` lists if nothing is named or if an option that only lists is given.
+/// The effects of `git branch`, which only lists if it has no operands or an option that makes it list.
 fn branch(parsed: &Parsed) -> Effects {
     let changes = [
         "delete",
@@ -327,7 +328,8 @@ fn tag(parsed: &Parsed) -> Effects {
     if parsed.operands.is_empty() || lists { READS } else { REFS }
 }
 
-/// The older form without a subcommand: one key reads, a key and a value write.
+/// The effects of `git config` in its older form without a subcommand: with one key it reads, with a key and a value it
+/// writes.
 fn config(parsed: &Parsed) -> Effects {
     let reads = ["get", "get-all", "get-regexp", "get-urlmatch", "get-color", "get-colorbool", "list"];
     let writes = ["add", "replace-all", "unset", "unset-all", "rename-section", "remove-section", "edit"];
@@ -340,7 +342,7 @@ fn config(parsed: &Parsed) -> Effects {
     }
 }
 
-/// Records the full names of the refs that operands name, as far as they are known.
+/// Records the full names of the refs that the operands name, as far as they are known.
 fn note_refs(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     if !meaning.effects.intersects(REFS.with(SWITCHES)) {
         return;
@@ -381,7 +383,7 @@ fn full(prefix: &[u8], name: &[u8]) -> Vec<u8> {
     if name.starts_with(b"refs/") || name == b"HEAD" { name.to_vec() } else { [prefix, name].concat() }
 }
 
-/// Records the programs that options and operands make git run.
+/// Records the programs that the options and operands make git run.
 fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning) {
     let options: &[&str] = match verb {
         "grep" => &["open-files-in-pager"],
@@ -438,7 +440,7 @@ fn note_programs(verb: &str, parsed: &Parsed, own: &[Arg], meaning: &mut Meaning
     }
 }
 
-/// Quotes arguments as one shell text that means the same command.
+/// Quotes arguments, so that the result is shell text for the same command.
 fn quoted(words: &[Arg]) -> Arg {
     let mut text = String::new();
     for word in words {
@@ -453,7 +455,7 @@ fn quoted(words: &[Arg]) -> Arg {
     Arg::exact(text.into_bytes())
 }
 
-/// Records the files that options make git read or write.
+/// Records the files that the options make git read or write.
 fn note_paths(verb: &str, parsed: &Parsed, meaning: &mut Meaning) {
     let writes: &[&str] = match verb {
         "apply" => &["directory", "build-fake-ancestor"],

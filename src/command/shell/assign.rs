@@ -1,4 +1,4 @@
-//! Parses assignments before and instead of commands: `name=value`, subscripts, arrays.
+//! Parses assignments, with or without a command after them: `name=value`, subscripts, arrays.
 
 use super::ast::{Assignment, Word};
 use super::error::{ShellError, ShellErrorKind};
@@ -8,8 +8,8 @@ use super::parse::{CLOSING, Parser};
 type Result<T> = std::result::Result<T, ShellError>;
 
 impl Parser<'_> {
-    /// Rejects a reserved word, an assignment or `{fd}>` that a line continuation splits. It means the same
-    /// as without the split, and is only ever written to hide something.
+    /// Rejects a reserved word, an assignment or a `{fd}>` that is split by a line continuation. The split does not
+    /// change its meaning, so it is only ever written to hide something.
     pub(super) fn refuse_split_token(&self, word: &Word) -> Result<()> {
         let raw = &self.src[word.span.clone()];
         if !raw.windows(2).any(|window| window == b"\\\n") {
@@ -46,7 +46,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Rejects a name, from `start` to the current position, that a line continuation splits.
+    /// Rejects a name that is split by a line continuation. The name goes from `start` to the current position.
     pub(super) fn refuse_split_name(&self, start: usize) -> Result<()> {
         if self.src[start..self.pos].contains(&b'\\') {
             return Err(
@@ -56,7 +56,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Parses `name=value`, `name+=value`, `name[…]=value` or `name=( … )`, if one begins here.
+    /// If an assignment begins at the current position, parses it: `name=value`, `name+=value`, `name[…]=value` or
+    /// `name=( … )`.
     pub(super) fn assignment(&mut self) -> Result<Option<Assignment>> {
         if !self.peek().is_some_and(is_name_start) {
             return Ok(None);
@@ -158,7 +159,7 @@ impl Parser<'_> {
     }
 }
 
-/// Joins continued lines.
+/// Removes line continuations, so that continued lines are joined.
 pub(super) fn without_continuations(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Script {
     pub(crate) lists: Vec<AndOr>,
-    /// Shells disagree on where a string in it ends (set on whole texts only).
+    /// Whether shells disagree on where a string in the text ends. Only set for a whole text.
     pub(crate) is_ambiguous: bool,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct Script {
 #[derive(Debug, Clone)]
 pub(crate) struct AndOr {
     pub(crate) pipelines: Vec<Vec<Command>>,
-    /// The list ends with `&`, so it runs in its own subshell.
+    /// Whether the list ends with `&`, so that it runs in its own subshell.
     pub(crate) background: bool,
 }
 
@@ -46,24 +46,24 @@ pub(crate) struct Simple {
 #[derive(Debug, Clone)]
 pub(crate) struct Assignment {
     pub(crate) name: Vec<u8>,
-    /// A plain `name=value`: not an array element, not `+=`.
+    /// Whether this is a plain `name=value`: not an array element, not `+=`.
     pub(crate) plain: bool,
-    /// The value, or the words of an array literal; the words of a subscript are included for their
+    /// The value, or the words of an array literal. The words of a subscript are included too, because they may contain
     /// substitutions.
     pub(crate) words: Vec<Word>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompoundKind {
-    /// `( … )` and `coproc`: a separate process, so changes of state stay inside.
+    /// `( … )` and `coproc`: runs in a separate process, so changes of state do not affect the surrounding shell.
     Subshell,
-    /// `{ …; }`: the same shell.
+    /// `{ …; }`: runs in the same shell.
     Group,
-    /// `if`, `case`: may run.
+    /// `if`, `case`: the bodies may run or not.
     Conditional,
-    /// `for`, `while`, `until`, `select`: may run, once or repeatedly.
+    /// `for`, `while`, `until`, `select`: the body may run once, repeatedly or not at all.
     Loop,
-    /// `[[ … ]]`, `(( … ))`: only the substitutions in it run.
+    /// `[[ … ]]`, `(( … ))`: only the substitutions in the expression run commands.
     Expression,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Compound {
     pub(crate) kind: CompoundKind,
     /// The words of a `for` list, of a `case` subject and its patterns, or of an expression.
     pub(crate) words: Vec<Word>,
-    /// The variable that a `for` or `select` sets.
+    /// The variable that a `for` or `select` loop sets.
     pub(crate) variable: Option<Vec<u8>>,
     pub(crate) bodies: Vec<Script>,
     pub(crate) redirections: Vec<Redirection>,
@@ -83,7 +83,7 @@ pub(crate) enum RedirectionKind {
     Read,
     Write,
     ReadWrite,
-    /// `>&1`, `<&-`: a descriptor, not a file, if the target is a number or `-`.
+    /// `>&1`, `<&-`: if the target is a number or `-`, it is a descriptor, not a file.
     Duplicate,
     HereString,
     HereDocument,
@@ -92,11 +92,12 @@ pub(crate) enum RedirectionKind {
 #[derive(Debug, Clone)]
 pub(crate) struct Redirection {
     pub(crate) kind: RedirectionKind,
-    /// The descriptor written before the operator.
+    /// The descriptor number that is written before the operator, as in `2>`.
     pub(crate) fd: Option<u32>,
-    /// The target word; for a here-document the delimiter.
+    /// The word after the operator: a file, a descriptor, a here-string, or the delimiter of a here-document.
     pub(crate) target: Word,
-    /// The body of a here-document, which is read at the next newline, after this node was created.
+    /// The body of a here-document. It is set later than the other fields, because the body begins only after the next
+    /// newline.
     pub(crate) body: Rc<OnceCell<Word>>,
 }
 
@@ -113,23 +114,24 @@ pub(crate) enum Piece {
         bytes: Vec<u8>,
         quoted: bool,
     },
-    /// `$name`, `${name}`, `${name…}`. `plain` means that the value is used unchanged. `nested` holds the
-    /// words inside an operator.
+    /// A parameter expansion: `$name`, `${name}`, `${name…}`. `plain` means that the value is used unchanged. `nested`
+    /// contains the words after an operator such as `:-`.
     Parameter {
         name: Vec<u8>,
         plain: bool,
         quoted: bool,
         nested: Vec<Word>,
     },
-    /// `$( … )` and backquotes.
+    /// A command substitution: `$( … )` or backquotes.
     Command {
         script: Script,
         quoted: bool,
     },
-    /// `<( … )` and `>( … )`.
+    /// A process substitution: `<( … )` or `>( … )`.
     Process(Script),
-    /// `$(( … ))` and `$[ … ]`: a number. The word holds the substitutions in it.
+    /// An arithmetic expansion, `$(( … ))` or `$[ … ]`, whose value is a number. The word contains the substitutions in
+    /// the expression.
     Arithmetic(Word),
-    /// An extended glob `@( … )`, which matches files. The word holds the substitutions in it.
+    /// An extended glob such as `@( … )`, which matches file names. The word contains the substitutions in the pattern.
     Pattern(Word),
 }

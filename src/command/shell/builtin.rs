@@ -9,7 +9,8 @@ use super::scope::{Scope, Value};
 use crate::command::cwd::Cwd;
 use crate::command::effects::Effects;
 
-/// Handles a builtin that only a shell can run. Returns true if the command needs no further analysis.
+/// Handles a builtin command, which only the shell itself can run. Returns true if the command needs no further
+/// analysis.
 pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) -> bool {
     let Some(name) = args[0].known() else { return false };
     if EVALUATES_NAMES.contains(&name) {
@@ -108,7 +109,7 @@ pub(super) fn run(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], 
     true
 }
 
-/// Builtins that evaluate the subscript of a name in their arguments.
+/// Builtins that take names of variables as arguments, and evaluate the subscripts in them.
 const EVALUATES_NAMES: [&[u8]; 14] = [
     b"let",
     b"test",
@@ -147,7 +148,7 @@ fn change_directory(analyzer: &Analyzer<'_>, scope: &mut Scope, args: &[Arg]) {
     scope.set_cwd(cwd);
 }
 
-/// Marks names as read-only. Later assignments to them fail, so the values in such assignments do not apply.
+/// Marks variables as read-only. Later assignments to them fail, so the values in such assignments must not be used.
 fn freeze(scope: &mut Scope, args: &[Arg]) {
     for arg in args {
         let name: Vec<u8> = arg.prefix().iter().copied().take_while(|&byte| is_name_byte(byte)).collect();
@@ -189,7 +190,7 @@ fn unset(scope: &mut Scope, args: &[Arg]) {
     }
 }
 
-/// `mapfile -C TEXT`: the text runs repeatedly while lines are read.
+/// Handles `mapfile -C TEXT`: the shell runs the text repeatedly while it reads lines.
 fn callback(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -201,7 +202,7 @@ fn callback(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
     }
 }
 
-/// `hash -p FILE NAME`: from here on the name refers to the file.
+/// Handles `hash -p FILE NAME`: from here on the command name refers to the file.
 fn remember(scope: &mut Scope, args: &[Arg]) {
     if let [option, file, names @ ..] = args
         && option.known() == Some(b"-p")
@@ -221,7 +222,7 @@ pub(super) fn evaluated(analyzer: &mut Analyzer<'_>, text: &[u8], start: &Start)
     }
 }
 
-/// `a[$(…)]` passed to a builtin as a name: the shell evaluates its subscript.
+/// Handles `a[$(…)]` passed to a builtin as a variable name: the shell evaluates the subscript.
 fn evaluated_names(analyzer: &mut Analyzer<'_>, args: &[Arg], start: &Start) {
     for text in args.iter().filter_map(Arg::known) {
         evaluated_subscript(analyzer, text, start);
@@ -247,7 +248,7 @@ fn forget(scope: &mut Scope, args: &[Arg]) {
     }
 }
 
-/// `alias g='git checkout'`: the value is judged as text and stored for the commands that follow.
+/// Handles `alias g='git checkout'`: judges the value as shell text, and stores it for the commands that follow.
 fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) {
     for arg in args {
         let Some(text) = arg.known() else { continue };
@@ -289,7 +290,7 @@ fn alias(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &S
     }
 }
 
-/// `eval`: the arguments joined by blanks are text for this same shell.
+/// Handles `eval`: its arguments, joined by blanks, are text that the same shell runs.
 fn eval(analyzer: &mut Analyzer<'_>, scope: &mut Scope, all: &[Arg], args: &[Arg], start: &Start) {
     let args = if args.first().and_then(Arg::known) == Some(b"--") { &args[1..] } else { args };
     let mut text = Vec::new();
@@ -310,7 +311,7 @@ fn eval(analyzer: &mut Analyzer<'_>, scope: &mut Scope, all: &[Arg], args: &[Arg
     analyzer.shell_text_in(&text, &start.inside(parent, Origin::Shell), scope);
 }
 
-/// `trap 'text' SIGNAL…`.
+/// Handles `trap 'text' SIGNAL…`: the shell may run the text later.
 fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &Start) {
     let args = if args.first().and_then(Arg::known) == Some(b"--") { &args[1..] } else { args };
     let [action, _, ..] = args else { return };
@@ -329,7 +330,7 @@ fn trap(analyzer: &mut Analyzer<'_>, scope: &mut Scope, args: &[Arg], start: &St
     }
 }
 
-/// A sourced file may change any state of this shell.
+/// Handles a sourced file, which may change any state of this shell.
 fn source(scope: &mut Scope) {
     scope.distrust();
     scope.set_cwd(Cwd::Unknown);
@@ -366,10 +367,11 @@ fn is_echo_option(word: &[u8]) -> bool {
     word.len() > 1 && word[0] == b'-' && word[1..].iter().all(|byte| matches!(byte, b'n' | b'e' | b'E'))
 }
 
-/// Longer output is treated as unknown.
+/// The maximum length of a known output. Longer output is treated as unknown.
 const LONGEST_OUTPUT: usize = 64 * 1024;
 
-/// Fills `%s` in a format and repeats it while arguments are left. Other conversions make the output unknown.
+/// The output of `printf`: replaces each `%s` in the format, and repeats the format while arguments are left. The
+/// output is unknown if the format contains other conversions.
 fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
     let Some(format) = unescape(format, 3) else { return Stdin::Unknown };
     let mut text = Vec::new();
@@ -409,8 +411,8 @@ fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
     }
 }
 
-/// Interprets backslash escapes of `printf` and `echo -e`, which differ in the maximum number of octal
-/// digits. `None` for an unsupported escape.
+/// Interprets the backslash escapes of `printf` and `echo -e`, which differ in the maximum number of octal digits
+/// (`octal`). Returns `None` for an unsupported escape.
 fn unescape(text: &[u8], octal: usize) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut at = 0;

@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{kind} at byte {at}")]
 pub struct ShellError {
-    /// The offset in the parsed text.
+    /// The offset of the error in the parsed text.
     pub at: usize,
     /// What is wrong at that position.
     pub kind: ShellErrorKind,
@@ -25,10 +25,10 @@ pub enum ShellErrorKind {
     /// A token that the grammar requires is missing.
     #[error("expected {0}")]
     Expected(&'static str),
-    /// A NUL byte, which cannot be part of an argument to a shell.
+    /// The text contains a NUL byte, which cannot be part of an argument to a shell.
     #[error("NUL byte")]
     Nul,
-    /// More nested constructs than the limit allows.
+    /// The text nests more constructs than the limit allows.
     #[error("nested deeper than {0} levels")]
     TooDeep(usize),
 }

@@ -1,21 +1,22 @@
-//! Expands words to arguments: removes quotes, expands braces, substitutes known variables, and marks the
-//! rest as unknown.
+//! Expands words to arguments: removes quotes, expands braces, substitutes known variables, and marks everything else
+//! as unknown.
 
 use super::super::arg::Arg;
 use super::ast::{Piece, Word};
 use super::scope::{Scope, Value};
 use crate::command::cwd::Cwd;
 
-/// A brace expansion with more alternatives is treated as unknown until it runs.
+/// Limit on the alternatives of a brace expansion. An expansion with more alternatives is treated as known only at run
+/// time.
 const MOST_ALTERNATIVES: usize = 1024;
 
-/// A word that becomes longer than this by its variables is treated as unknown.
+/// Limit on the length of a word after its variables are substituted. A longer word is treated as unknown.
 const LONGEST_WORD: usize = 64 * 1024;
 
-/// The inputs of an expansion.
+/// What the expansion of a word depends on.
 pub(super) struct Expander<'a> {
     pub(super) scope: &'a Scope,
-    /// The text that the words' spans refer to, for showing a word as written.
+    /// The text that the spans of the words refer to, used to show a word as written.
     pub(super) text: &'a [u8],
     pub(super) home: Option<&'a [u8]>,
 }
@@ -31,12 +32,12 @@ enum Atom {
     Hole {
         splits: bool,
     },
-    /// An unquoted value to be split at blanks.
+    /// The value of an unquoted expansion, which is to be split at blanks.
     Split(Vec<u8>),
 }
 
 impl Expander<'_> {
-    /// Expands a word to arguments.
+    /// Expands a word and appends the resulting arguments to `out`.
     pub(super) fn expand(&self, word: &Word, out: &mut Vec<Arg>) {
         // Fast path: nearly every word of a command line is one plain literal.
         if let [Piece::Literal { bytes, quoted }] = word.pieces.as_slice()
@@ -164,12 +165,12 @@ impl Expander<'_> {
         &rest[1..]
     }
 
-    /// Whether fields are split at blanks, because IFS has not been changed.
+    /// Whether unquoted values are split at blanks, which is the case unless IFS was changed.
     fn splits_at_blanks(&self) -> bool {
         self.scope.variable(b"IFS").is_none() && !self.scope.is_untrusted()
     }
 
-    /// Splits a brace-expanded word into fields and handles globs.
+    /// Splits a word into arguments after brace expansion, and marks globs as unknown.
     fn split(&self, atoms: &[Atom], word: &Word, out: &mut Vec<Arg>) {
         let mut bytes = Vec::new();
         let mut started = false;
@@ -217,12 +218,12 @@ impl Expander<'_> {
     }
 }
 
-/// Bytes that have a special meaning in an unquoted literal.
+/// Whether a byte has a special meaning in an unquoted literal.
 fn is_active(byte: u8) -> bool {
     matches!(byte, b'*' | b'?' | b'[' | b'{' | b'~')
 }
 
-/// `[` alone is the name of the test command, not a glob; a glob needs its `]`.
+/// Whether a word is a glob. `[` alone is not: it is the name of the test command, and a glob needs the closing `]`.
 fn is_glob(atoms: &[Atom]) -> bool {
     let unquoted = |wanted: &[u8]| {
         atoms.iter().any(|atom| matches!(atom, Atom::Byte { byte, quoted: false } if wanted.contains(byte)))
@@ -234,7 +235,8 @@ fn plain(atom: &Atom, wanted: u8) -> bool {
     matches!(atom, Atom::Byte { byte, quoted: false } if *byte == wanted)
 }
 
-/// Expands braces. Returns false if there would be too many results. Iterative, so that nesting uses no stack.
+/// Expands the braces of a word. Returns false if there would be too many results. Iterative, so that nesting uses no
+/// stack.
 fn braces(atoms: &[Atom], out: &mut Vec<Vec<Atom>>) -> bool {
     if !atoms.iter().any(|atom| plain(atom, b'{')) {
         out.push(atoms.to_vec());
@@ -263,7 +265,7 @@ fn braces(atoms: &[Atom], out: &mut Vec<Vec<Atom>>) -> bool {
     true
 }
 
-/// Finds the next `{…}` with alternatives or a sequence, and returns its start, its parts and its end.
+/// Finds the next `{…}` that contains alternatives or a sequence. Returns its start, its parts and its end.
 fn next_brace(word: &[Atom], from: usize) -> Option<(usize, Vec<Vec<Atom>>, usize)> {
     // Match all braces in one pass, so that `{{{{…` stays linear.
     let mut stack: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -302,7 +304,7 @@ fn next_brace(word: &[Atom], from: usize) -> Option<(usize, Vec<Vec<Atom>>, usiz
     best
 }
 
-/// Expands `a..e`, `1..9`, `01..10..2`.
+/// Expands a brace sequence such as `a..e`, `1..9` or `01..10..2`.
 fn sequence(inner: &[Atom]) -> Option<Vec<Vec<Atom>>> {
     let mut text = String::new();
     for atom in inner {

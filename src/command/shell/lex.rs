@@ -1,8 +1,8 @@
 //! The lexer: turns characters into words, with quoting, expansions and here-documents.
 //!
-//! It makes one pass over the bytes. Substitutions are parsed in place by the same parser, so that no text is
-//! scanned again for each nesting level. The only look-ahead is [`Parser::is_arithmetic`], which the nesting
-//! limit bounds.
+//! The lexer makes one pass over the bytes. Substitutions are parsed in place by the same parser, so that no text is
+//! scanned again for each nesting level. The only look-ahead is [`Parser::is_arithmetic`], which the nesting limit
+//! bounds.
 
 use super::ast::{Piece, Script, Word};
 use super::error::{ShellError, ShellErrorKind};
@@ -17,9 +17,9 @@ pub(super) enum Place {
     Command,
     /// A word between `[[` and `]]`.
     Test,
-    /// A word between `${` and `}`, inside double quotes or not.
+    /// A word between `${` and `}`; `quoted` if the expansion is inside double quotes.
     Braced { quoted: bool },
-    /// A subscript, up to `]`.
+    /// The subscript of an array element, which ends at `]`.
     Subscript,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Collects pieces and joins adjacent literals with the same quoting.
+/// Collects the pieces of a word, and joins adjacent literals with the same quoting.
 #[derive(Default)]
 pub(super) struct Pieces(Vec<Piece>);
 
@@ -88,7 +88,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses one word, which the caller has seen begin here. Empty pieces mean an empty word such as `""`.
+    /// Parses the word that begins at the current position. A word without pieces is empty, such as `""`.
     pub(super) fn word(&mut self, place: Place) -> Result<Word> {
         let start = self.pos;
         let mut pieces = Pieces::default();
@@ -155,7 +155,7 @@ impl Parser<'_> {
         Ok(pieces.into_word(start, self.pos))
     }
 
-    /// How many bytes from here are ordinary text, including the current one.
+    /// The number of bytes from the current position on that are ordinary text.
     fn plain_run(&self, place: Place) -> usize {
         let rest = &self.src[self.pos..];
         let special = |byte: u8| {
@@ -269,7 +269,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses `` `…` ``: after removing the backslashes, the inside is a separate text.
+    /// Parses `` `…` ``. Its content, after backslashes are removed, is parsed as a separate text.
     fn backquoted(&mut self, pieces: &mut Pieces, quoted: bool) -> Result<()> {
         let open = self.pos;
         self.pos += 1;
@@ -375,7 +375,8 @@ impl Parser<'_> {
         self.error(ShellErrorKind::Unexpected("line continuation inside a token".into()))
     }
 
-    /// After `${`: parses the name, then everything up to the closing brace for the substitutions in it.
+    /// Parses a braced expansion after `${`: the name, then everything up to the closing brace, which may contain
+    /// substitutions.
     fn braced_parameter(&mut self, pieces: &mut Pieces, quoted: bool) -> Result<()> {
         let open = self.pos;
         if self.peek() == Some(b'!') || (self.peek() == Some(b'#') && self.peek_at(1) != Some(b'}')) {
@@ -503,7 +504,8 @@ impl Parser<'_> {
         value
     }
 
-    /// Parses everything up to the byte that closes what the caller opened, as one word with expansions.
+    /// Parses everything up to the `close` byte that matches an already consumed `open` byte, as one word with
+    /// expansions.
     pub(super) fn balanced(&mut self, open: u8, close: u8, what: &'static str) -> Result<Word> {
         let arithmetic = what != "extended glob";
         let start = self.pos;
@@ -539,7 +541,7 @@ impl Parser<'_> {
         Ok(word)
     }
 
-    /// After `$(`, `<(`, `>(`: parses the script and its closing parenthesis.
+    /// Parses a substitution after `$(`, `<(` or `>(`: the script and the closing parenthesis.
     fn substitution(&mut self, what: &'static str) -> Result<Script> {
         let open = self.pos;
         // Here-documents of the surrounding line wait for that line's newline, not for one in here.
@@ -560,9 +562,9 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether the text after `((` is arithmetic, which means that it closes with `))`. Otherwise it is a
-    /// subshell in a subshell. The look-ahead takes at most one scan for each open level, and the number of
-    /// levels is limited.
+    /// Whether the text after `((` is arithmetic, which means that it closes with `))`. Otherwise it is a subshell
+    /// inside a subshell. The look-ahead scans the text at most once for each open level, and the number of levels is
+    /// limited.
     pub(super) fn is_arithmetic(&self, from: usize) -> bool {
         let mut level = 0usize;
         let mut at = from;

@@ -1,8 +1,8 @@
 //! The parser: builds commands from words by recursive descent, for the grammar of POSIX sh and bash.
 //!
-//! It takes linear time and bounded depth: every construct that can nest goes through [`Parser::nested`], so
-//! 10,000 open brackets are an error, not a stack overflow. A published grammar crate was tried first:
-//! sixteen unclosed `((` made it loop forever, which is not acceptable for hostile text.
+//! The parser takes linear time and bounded depth: every construct that can nest goes through [`Parser::nested`], so
+//! 10,000 open brackets are an error, not a stack overflow. It does not use a published grammar crate: in the one that
+//! was tried, sixteen unclosed `((` caused an endless loop, which is not acceptable for hostile text.
 
 use super::ast::{AndOr, Command, Compound, CompoundKind, Redirection, Script, Simple, Word};
 use super::error::{ShellError, ShellErrorKind};
@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, ShellError>;
 /// Reserved words that end a list of commands when they occur in command position.
 pub(super) const CLOSING: [&[u8]; 7] = [b"then", b"else", b"elif", b"fi", b"do", b"done", b"esac"];
 
-/// Parses one text. `depth` counts the constructs that are open at the current position, including those of
+/// Parses one shell text. `depth` is the number of constructs that are open at the current position, including those of
 /// the surrounding texts.
 pub(super) struct Parser<'a> {
     pub(super) src: &'a [u8],
@@ -22,11 +22,11 @@ pub(super) struct Parser<'a> {
     depth: usize,
     max_depth: usize,
     pub(super) pending: Vec<PendingBody>,
-    /// Shells disagree on where a string in it ends.
+    /// Whether shells disagree on where a string in the text ends.
     pub(super) is_ambiguous: bool,
 }
 
-/// Parses a whole text that is already nested `depth` levels deep.
+/// Parses a whole shell text that is already nested `depth` levels deep.
 pub(crate) fn parse(text: &[u8], depth: usize, max_depth: usize) -> Result<Script> {
     Parser { src: text, pos: 0, depth, max_depth, pending: Vec::new(), is_ambiguous: false }.whole()
 }
@@ -71,7 +71,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Runs `inside` one level deeper.
+    /// Calls `inside` one nesting level deeper. Fails if that exceeds the depth limit.
     pub(super) fn nested<T>(&mut self, inside: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth >= self.max_depth {
             return Err(self.error(ShellErrorKind::TooDeep(self.max_depth)));
@@ -109,7 +109,7 @@ impl<'a> Parser<'a> {
         Ok(script)
     }
 
-    /// Parses a list of commands, up to the end, a `)`, a case separator or a closing reserved word.
+    /// Parses a list of commands, up to the end of the text, a `)`, a case separator or a closing reserved word.
     pub(super) fn script(&mut self) -> Result<Script> {
         let mut lists = Vec::new();
         loop {
@@ -144,7 +144,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips blanks, comments and newlines; here-document bodies are read at each newline.
+    /// Skips blanks, comments and newlines. At each newline, reads the bodies of pending here-documents.
     pub(super) fn skip_newlines(&mut self) -> Result<()> {
         loop {
             self.skip_blanks();
@@ -209,7 +209,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `time` with options other than `-p` is the program, not the reserved word.
+    /// Whether the reserved word `time` is at the current position. With options other than `-p`, `time` is the program
+    /// instead.
     fn time_keyword_here(&self) -> bool {
         if !self.keyword_here(b"time") {
             return false;
@@ -228,7 +229,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Parses a compound command or function definition, if one begins here.
+    /// If a compound command or function definition begins at the current position, parses it.
     fn compound(&mut self) -> Result<Option<Command>> {
         let mut compound = match self.peek() {
             Some(b'(') if self.peek_at(1) == Some(b'(') && self.is_arithmetic(self.pos + 2) => {
@@ -277,12 +278,12 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether the reserved word is here, complete and unquoted.
+    /// Whether the reserved word `word` is at the current position, complete and unquoted.
     fn keyword_here(&self, word: &[u8]) -> bool {
         self.src[self.pos..].starts_with(word) && self.peek_at(word.len()).is_none_or(is_meta)
     }
 
-    /// Skips newlines, then requires the reserved word or byte.
+    /// Skips newlines, then requires the reserved word or byte that closes a construct.
     fn close(&mut self, word: &'static [u8]) -> Result<()> {
         self.skip_newlines()?;
         let here = if word == b")" { self.peek() == Some(b')') } else { self.keyword_here(word) };
@@ -437,7 +438,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Parses `[[ … ]]`: only its words matter, operators and parentheses are skipped.
+    /// Parses `[[ … ]]` and keeps only the words: operators and parentheses are skipped.
     fn test(&mut self) -> Result<Compound> {
         let open = self.pos;
         let mut words = Vec::new();

@@ -20,7 +20,8 @@ pub(super) struct PendingBody {
 }
 
 impl Parser<'_> {
-    /// Parses a redirection, if one begins here: `>f`, `2>&1`, `{fd}<f`, `&>f`, `<<EOF`, `<<<text`. Not `<(`.
+    /// If a redirection begins at the current position, parses it: `>f`, `2>&1`, `{fd}<f`, `&>f`, `<<EOF`, `<<<text`. A
+    /// process substitution `<(` is not a redirection.
     pub(super) fn redirection(&mut self) -> Result<Option<Redirection>> {
         let begin = self.pos;
         let mut at = begin;
@@ -89,8 +90,8 @@ impl Parser<'_> {
         Ok(Some(Redirection { kind, fd, target, body }))
     }
 
-    /// The delimiter of a here-document is its word with quotes removed and nothing expanded: `<<"$X"` ends
-    /// at a line `$X`. Also returns whether anything was quoted.
+    /// The delimiter of a here-document: the word after `<<` with quotes removed and nothing expanded, so `<<"$X"` ends
+    /// at a line `$X`. Also returns whether any part of the word was quoted.
     pub(super) fn delimiter(&self, word: &Word) -> (Vec<u8>, bool) {
         let mut text = Vec::new();
         let mut quote = None;

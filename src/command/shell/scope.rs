@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use super::super::arg::Arg;
 use crate::command::cwd::Cwd;
 
-/// Longer values are treated as unknown: `a=$a$a` would double without end.
+/// Limit on the length of a known value. Longer values are treated as unknown: `a=$a$a` would double without end.
 const LONGEST_VALUE: usize = 1024;
-/// More variables than people write; beyond this, values are unknown.
+/// Limit on known variables, more than people use. The values of further variables are unknown.
 const MOST_NAMES: usize = 4096;
 const MOST_INHERITED: usize = 64;
 
@@ -39,7 +39,7 @@ enum Change {
     Cwd(Cwd),
 }
 
-/// A position in the log; see [`Scope::undo_to`] and [`Scope::blur_since`].
+/// A position in the log of changes; see [`Scope::undo_to`] and [`Scope::blur_since`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark(usize);
 
@@ -49,19 +49,19 @@ pub(crate) struct Scope {
     aliases: HashMap<Vec<u8>, Value>,
     cwd: Cwd,
     log: Vec<Change>,
-    /// The names set so far that programs inherit. There are few, so that each command can look all of them up.
+    /// The names of variables set so far that programs inherit. There are few, so each command can look all of them up.
     inherited: Vec<Vec<u8>>,
-    /// More such names were set than the scope tracks.
+    /// Whether more inherited variables were set than the scope tracks.
     pub(crate) overflowed: bool,
-    /// Values may change in ways the text does not show: namerefs, `declare -l`, traps. From then on every
-    /// value is unknown.
+    /// Whether values may change in ways that the text does not show: namerefs, `declare -l`, traps. If so, every value
+    /// is unknown from then on.
     untrusted: bool,
-    /// Names that are read-only.
+    /// Names of read-only variables.
     frozen: Vec<Vec<u8>>,
 }
 
-/// Variables that change the behaviour of programs started later. They count whether exported or not, because
-/// that is not always known.
+/// Whether a variable changes the behaviour of programs that are started later. Such variables count even if they are
+/// not exported, because that is not always known.
 fn is_inherited(name: &[u8]) -> bool {
     name.starts_with(b"GIT_")
         || name.starts_with(b"LD_")
@@ -97,7 +97,7 @@ impl Scope {
         self.variables.get(name)
     }
 
-    /// The value to substitute for a variable. Unknown once values are no longer trusted.
+    /// The value to substitute for a variable. Unknown if values are no longer trusted.
     pub(crate) fn trusted(&self, name: &[u8]) -> Option<&Value> {
         match self.variable(name) {
             Some(_) if self.untrusted || is_set_by_the_shell(name) => Some(&Value::Unknown),
@@ -122,7 +122,7 @@ impl Scope {
         self.untrusted
     }
 
-    /// A scope with the aliases for the expansion of one alias, without that alias itself.
+    /// A scope for analysing the expansion of the alias `name`: it contains the other aliases.
     pub(crate) fn aliases_for(&self, name: &[u8], cwd: Cwd) -> Self {
         let mut scope = Self::new(cwd);
         let others = self.aliases.iter().filter(|(known, _)| *known != name).take(64);
@@ -130,7 +130,7 @@ impl Scope {
         scope
     }
 
-    /// The variables that affect programs started from here.
+    /// The variables that affect programs started from here, with their values.
     pub(crate) fn inherited(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.inherited.iter().filter_map(|name| Some((name.as_slice(), self.variables.get(name)?)))
     }
@@ -175,7 +175,7 @@ impl Scope {
         Mark(self.log.len())
     }
 
-    /// Leaves a subshell: undoes everything since the mark.
+    /// Leaves a subshell: undoes every change since the mark.
     pub(crate) fn undo_to(&mut self, mark: Mark) {
         while self.log.len() > mark.0 {
             match self.log.pop() {
@@ -187,7 +187,7 @@ impl Scope {
         }
     }
 
-    /// Leaves a function: the variables it changed become unknown.
+    /// Leaves a function: the variables that it changed since the mark become unknown.
     pub(crate) fn blur_variables_since(&mut self, mark: Mark) {
         for change in &self.log[mark.0.min(self.log.len())..] {
             if let Change::Variable(name, _) = change {
@@ -196,7 +196,7 @@ impl Scope {
         }
     }
 
-    /// Leaves a branch that may or may not have run: what it changed since the mark becomes unknown.
+    /// Leaves a branch that may or may not have run: everything that it changed since the mark becomes unknown.
     pub(crate) fn blur_since(&mut self, mark: Mark) {
         for change in &self.log[mark.0.min(self.log.len())..] {
             match change {
@@ -211,7 +211,7 @@ impl Scope {
     }
 }
 
-/// Variables that a shell changes by itself.
+/// Whether the shell changes a variable by itself.
 fn is_set_by_the_shell(name: &[u8]) -> bool {
     matches!(
         name,

@@ -16,10 +16,11 @@ use super::scope::{Scope, Value};
 use crate::command::cwd::{Cwd, base_name};
 use crate::command::file_operands;
 
-/// Deeper nested function calls are not analysed further.
+/// Limit on nested function calls. A command with deeper nested calls is refused.
 const MOST_ACTIVE: usize = 16;
 
-/// Walks a parsed text. `start` holds its circumstances, `scope` the state of its shell.
+/// Walks a parsed text. `start` contains the circumstances in which the text runs, `scope` the state of the shell that
+/// runs it.
 pub(crate) fn walk(
     analyzer: &mut Analyzer<'_>,
     text: &[u8],
@@ -31,7 +32,7 @@ pub(crate) fn walk(
     walker.script(script, &start.stdin);
 }
 
-/// The bodies of functions by name.
+/// The bodies of the functions that are defined so far, by name.
 type Functions<'w> = HashMap<&'w [u8], &'w Command>;
 
 struct Walker<'w, 'a> {
@@ -88,7 +89,7 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// What a stage of a pipeline writes, if it is obvious: `echo`, `printf`, `cat` of known text.
+    /// The output of a stage of a pipeline, if it is obvious: `echo`, `printf`, `cat` of known text.
     fn output_of(&self, command: &Command, input: &Stdin) -> Stdin {
         let Command::Simple(simple) = command else { return Stdin::Unknown };
         if [b"echo".as_slice(), b"printf", b"cat", b"tee"]
@@ -126,7 +127,7 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Walks a function's body, unless that is already in progress.
+    /// Walks the body of a function that is called, unless the same body is already being walked.
     fn call(&mut self, name: &'w [u8], body: &'w Command, stdin: &Stdin) {
         if self.active.contains(&name) || self.analyzer.is_refused() {
             return;
@@ -191,7 +192,7 @@ impl<'w> Walker<'w, '_> {
         self.write_only_intent(&compound.redirections);
     }
 
-    /// `((x=1))`: an arithmetic text may have set every name in it.
+    /// Forgets the values of all names in an arithmetic text, because it may have set them: `((x=1))`.
     fn forget_named(&mut self, word: &Word) {
         for piece in &word.pieces {
             let Piece::Literal { bytes, .. } = piece else { continue };
@@ -203,8 +204,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// `((git checkout main))` is arithmetic for one shell and nested subshells for another. Two words in a
-    /// row are never arithmetic.
+    /// Judges `((git checkout main))` as commands too: some shells parse it as arithmetic, others as nested subshells.
+    /// Two words in a row are never arithmetic.
     fn plain_commands(&mut self, compound: &Compound) {
         let [word] = compound.words.as_slice() else { return };
         let text = self.text.get(word.span.clone()).unwrap_or_default();
@@ -337,7 +338,7 @@ impl<'w> Walker<'w, '_> {
         self.analyzer.command(args, start);
     }
 
-    /// `source <(echo …)`, `bash <(echo …)`: a script whose text is known.
+    /// Handles `source <(echo …)` and `bash <(echo …)`, which run a script whose text is known.
     fn substituted_scripts(&mut self, simple: &'w Simple, args: &[Arg], start: &Start) {
         let Some(name) = args[0].known() else { return };
         let reads_script = matches!(name, b"source" | b".") || is_shell(base_name(name));
@@ -355,7 +356,8 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// Judges values that the shell itself runs: prompts and its alias tables.
+    /// Judges the value of a variable that the shell itself evaluates later, such as a prompt or an entry of its alias
+    /// table.
     fn evaluated_later(&mut self, name: &[u8], value: &Value) {
         let Value::Known(text) = value else { return };
         match name {
@@ -409,7 +411,7 @@ impl<'w> Walker<'w, '_> {
         start
     }
 
-    /// `alias g=git; g checkout main`: some shells expand the alias, so it is judged as if this one did.
+    /// Judges `g checkout main` after `alias g=git` as if the alias were expanded, because some shells expand it.
     fn expand_alias(&mut self, args: &[Arg], start: &Start) {
         let Some(name) = args[0].known() else { return };
         let value = match self.scope.alias(name).cloned() {
@@ -444,7 +446,7 @@ impl<'w> Walker<'w, '_> {
         self.analyzer.nested(|analyzer| analyzer.shell_text_in(&text, &start, &mut scope));
     }
 
-    /// Walks the commands inside a word's substitutions, each in a subshell.
+    /// Walks the commands in the substitutions of a word, each in its own subshell.
     fn substitutions(&mut self, word: &'w Word) {
         for piece in &word.pieces {
             match piece {
@@ -525,7 +527,8 @@ impl<'w> Walker<'w, '_> {
         paths
     }
 
-    /// `> file` without a command, or around a compound command, still writes the file.
+    /// Adds an intent for redirections that belong to no simple command: `> file` alone, or around a compound command,
+    /// still writes the file.
     fn write_only_intent(&mut self, redirections: &[Redirection]) {
         let paths = self.redirected_paths(redirections);
         if paths.is_empty() {
@@ -548,12 +551,12 @@ impl<'w> Walker<'w, '_> {
 
 const MOST_CHANGED: usize = 4096;
 
-/// What a loop's body may change: variables and the directory.
+/// What the body of a loop may change: variables and the current directory.
 #[derive(Default)]
 struct Changed<'w> {
     names: Vec<&'w [u8]>,
     cwd: bool,
-    /// The body contains something that can set any variable.
+    /// Whether the body contains something that can set any variable.
     anything: bool,
 }
 
@@ -619,7 +622,7 @@ fn known_value(arg: &Arg) -> Value {
     arg.known().map_or(Value::Unknown, |bytes| Value::Known(bytes.to_vec()))
 }
 
-/// `a && cd b && c`: the rest of the list relies on a `cd` in its middle.
+/// Whether a pipeline is only a `cd`. In `a && cd b && c`, the rest of the list relies on the `cd`.
 fn only_changes_directory(pipeline: &[Command]) -> bool {
     let [Command::Simple(simple)] = pipeline else { return false };
     let Some(word) = simple.words.first() else { return false };

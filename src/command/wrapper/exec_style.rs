@@ -1,4 +1,4 @@
-//! Wrappers that run the command in their arguments in changed circumstances (environment, user, name).
+//! Wrappers that run the command in their arguments under changed circumstances: environment, user, program name.
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;
@@ -7,7 +7,7 @@ use super::options::{Valued, is_assignment, leading};
 use super::{joined, run_as, wrap, wrap_as, wrap_text};
 use crate::command::effects::Effects;
 
-/// `env [-i] [-u NAME] [-C DIR] [-S TEXT] [NAME=VALUE…] command…`
+/// Analyses `env [-i] [-u NAME] [-C DIR] [-S TEXT] [NAME=VALUE…] command…`.
 pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued =
         Valued { short: b"uCSa", long: &["unset", "chdir", "split-string", "argv0"], joined: b"" };
@@ -90,7 +90,7 @@ pub(super) fn env(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     run_as(analyzer, command, name, inside.inside(parent, Origin::Wrapped));
 }
 
-/// `command [-p] cmd`; with `-v` or `-V` it only prints.
+/// Analyses `command [-p] cmd`. With `-v` or `-V`, `command` only prints and runs nothing.
 pub(super) fn command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut asks = false;
     let inner = leading(&args[1..], &Valued { short: b"", long: &[], joined: b"" }, &mut |met| {
@@ -100,7 +100,7 @@ pub(super) fn command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
     wrap(analyzer, args, inner, Effects::NONE, start);
 }
 
-/// `exec [-a NAME] command…`: the program may be called by another name.
+/// Analyses `exec [-a NAME] command…`: with `-a`, the program is called by a different name.
 pub(super) fn exec(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut name = None;
     let inner = 1 + leading(&args[1..], &Valued { short: b"a", long: &[], joined: b"" }, &mut |met| {
@@ -109,7 +109,7 @@ pub(super) fn exec(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     wrap_as(analyzer, args, inner, name, Effects::NONE, start);
 }
 
-/// `sudo [options] [VAR=value] command…`; `-s` and `-i` pass it to a shell, `-e` edits files.
+/// Analyses `sudo [options] [VAR=value] command…`. With `-s` and `-i` a shell runs the command; `-e` edits files.
 pub(super) fn sudo(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"aCDghpRrTtUu",
@@ -144,7 +144,7 @@ pub(super) fn sudo(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// `gdb --args command…`
+/// Analyses `gdb --args command…`.
 pub(super) fn gdb(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let inner = args
         .iter()
@@ -164,14 +164,14 @@ pub(super) fn gdb(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// `busybox applet…`
+/// Analyses `busybox applet…`.
 pub(super) fn multi_call(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let is_option = args.get(1).is_some_and(|arg| arg.prefix().starts_with(b"--"));
     let inner = if is_option { args.len() } else { 1 };
     wrap(analyzer, args, inner, Effects::NONE, start);
 }
 
-/// `setarch [ARCH] [options] command…`
+/// Analyses `setarch [ARCH] [options] command…`.
 pub(super) fn setarch(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued { short: b"", long: &["pid"], joined: b"" };
     let mut inner = 1 + leading(&args[1..], &VALUED, &mut |_| {});

@@ -8,13 +8,13 @@ use crate::command::effects::Effects;
 
 /// How an interpreter accepts code on its command line.
 struct Language {
-    /// Short options that carry code.
+    /// Short options whose value is code.
     short: &'static [u8],
-    /// Long options and subcommands that carry code.
+    /// Long options and subcommands whose value is code.
     long: &'static [&'static str],
     /// Short options with a value that is not code.
     valued: &'static [u8],
-    /// The first operand is code, not a file.
+    /// Whether the first operand is code, not a file.
     operand_is_code: bool,
 }
 
@@ -48,7 +48,8 @@ fn known(name: &[u8]) -> Option<Language> {
     })
 }
 
-/// Shells with a different grammar. Their simple commands look like those of sh, so whatever parses is judged.
+/// Whether a program is a shell whose grammar differs from sh. Simple commands look the same in these shells, so text
+/// is judged as far as it parses as sh.
 fn is_foreign_shell(name: &[u8]) -> bool {
     matches!(name, b"fish" | b"csh" | b"tcsh" | b"nu" | b"xonsh" | b"elvish" | b"ion")
 }

@@ -21,18 +21,18 @@ type Special = fn(&mut Analyzer<'_>, Vec<Arg>, &Start);
 
 pub(crate) use shells::{is_shell, is_stdin};
 
-/// The kind of a wrapper.
+/// How the command inside a wrapper is found.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// Options, some operands, then a command.
+    /// The wrapper has the form: options, a fixed number of operands, then a command.
     Plain(&'static table::Plain),
-    /// A program that is a wrapper only with a subcommand (`uv run`, `npm exec`).
+    /// The program is a wrapper only with certain subcommands (`uv run`, `npm exec`).
     Subcommand(&'static [table::Subcommand]),
-    /// A wrapper with its own parsing code.
+    /// The wrapper has its own parsing code.
     Special(Special),
 }
 
-/// Returns the wrapper with this program name.
+/// Returns the kind of wrapper that a program is; `None` if it is not a wrapper.
 pub(crate) fn find(name: &[u8]) -> Option<Kind> {
     if let Some(special) = special(name) {
         return Some(Kind::Special(special));
@@ -71,12 +71,12 @@ fn special(name: &[u8]) -> Option<Special> {
     })
 }
 
-/// Whether the file implements several programs, selected by the name it is called by.
+/// Whether a file implements several programs, of which the name it is called by selects one.
 pub(crate) fn is_multi_call(file: &[u8]) -> bool {
     file.starts_with(b"busybox") || file.starts_with(b"toybox")
 }
 
-/// Analyses a wrapper and the command behind it.
+/// Analyses a wrapper and the command that it runs.
 pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, kind: Kind, args: Vec<Arg>, start: &Start) {
     match kind {
         Kind::Special(special) => special(analyzer, args, start),
@@ -103,7 +103,7 @@ pub(crate) fn analyze(analyzer: &mut Analyzer<'_>, kind: Kind, args: Vec<Arg>, s
     }
 }
 
-/// Adds the wrapper's intent and analyses the command that begins at `inner`, if there is one.
+/// Adds the wrapper's intent, and analyses the command that begins at the index `inner` of `args`, if there is one.
 fn wrap(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, inner: usize, effects: Effects, start: &Start) {
     let command = args.get(inner..).unwrap_or_default().to_vec();
     let parent = analyzer.finish(Intent { effects, ..Intent::default() }, args, start);
@@ -112,7 +112,7 @@ fn wrap(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, inner: usize, effects: Effe
     }
 }
 
-/// Like [`wrap`], with the program called by another name (`exec -a`, the loader's `--argv0`).
+/// Like [`wrap`], for a program that is called by a different name than its file (`exec -a`, the loader's `--argv0`).
 fn wrap_as(
     analyzer: &mut Analyzer<'_>,
     args: Vec<Arg>,
@@ -126,7 +126,8 @@ fn wrap_as(
     run_as(analyzer, command, name, start.inside(parent, Origin::Wrapped));
 }
 
-/// Analyses a command whose file is its first argument and which may be called by another name.
+/// Analyses a command whose first argument is the program's file. The program may be called by a different name,
+/// `name`.
 fn run_as(analyzer: &mut Analyzer<'_>, mut command: Vec<Arg>, name: Option<Arg>, mut start: Start) {
     let Some(first) = command.first_mut() else { return };
     if let (Some(file), Some(name)) = (first.known(), name) {
@@ -136,7 +137,7 @@ fn run_as(analyzer: &mut Analyzer<'_>, mut command: Vec<Arg>, name: Option<Arg>,
     analyzer.command(command, start);
 }
 
-/// Adds the wrapper's intent and analyses the shell text that it carries.
+/// Adds the wrapper's intent, and analyses the shell text that the wrapper runs.
 fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: Effects, start: &Start) {
     let intent = Intent { effects: effects.with(Effects::RUN_SHELL), ..Intent::default() };
     let parent = analyzer.finish(intent, args, start);
@@ -146,7 +147,7 @@ fn wrap_text(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, text: &Arg, effects: E
     }
 }
 
-/// Joins arguments by blanks, as wrappers do that pass them to a shell.
+/// Joins arguments by blanks, like a wrapper that passes them to a shell as one text.
 fn joined(args: &[Arg]) -> Arg {
     let mut text = Vec::new();
     for (index, arg) in args.iter().enumerate() {

@@ -3,7 +3,7 @@
 use super::super::arg::Arg;
 use super::table::Plain;
 
-/// One parsed option.
+/// An option that [`leading`] found among the arguments.
 pub(super) struct Met<'a> {
     /// The letter of a short option; 0 for a long one.
     pub(super) short: u8,
@@ -16,12 +16,12 @@ pub(super) struct Met<'a> {
 pub(super) struct Valued {
     pub(super) short: &'static [u8],
     pub(super) long: &'static [&'static str],
-    /// Short options whose optional value is joined to them.
+    /// Short options with an optional value, which must be joined to the option.
     pub(super) joined: &'static [u8],
 }
 
-/// Parses leading options up to `--` or the first other argument, and returns the index of what follows.
-/// Calls `met` for each option. Values may be joined (`-n5`, `--x=5`) or separate.
+/// Parses leading options up to `--` or the first argument that is not an option, and returns the index of the argument
+/// that follows. Calls `met` for each option. Values may be joined (`-n5`, `--x=5`) or separate.
 pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(&Met<'a>)) -> usize {
     let mut at = 0;
     while let Some(arg) = args.get(at) {
@@ -72,7 +72,7 @@ pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(
     at
 }
 
-/// The index in `args` where the command of a plain wrapper begins; past the end if there is none.
+/// The index in `args` where the command inside a plain wrapper begins; past the end if there is no command.
 pub(super) fn command_after(args: &[Arg], plain: &Plain) -> usize {
     let mut queries = false;
     let valued = Valued { short: plain.short, long: plain.long, joined: b"" };

@@ -1,4 +1,4 @@
-//! Wrappers that carry shell text, as the value of an option or as arguments that they join.
+//! Wrappers that run shell text: the value of an option, or their arguments joined.
 
 use super::super::analyze::{Analyzer, Start};
 use super::super::arg::Arg;
@@ -8,13 +8,14 @@ use super::{joined, wrap, wrap_text};
 use crate::command::effects::Effects;
 use crate::command::file_operands;
 
-/// `eval` as a program in an argv. Only a shell has it, so it would fail, but its text is judged anyway.
+/// Analyses `eval` as a program in an argv. `eval` exists only in shells, so the exec would fail, but its text is
+/// judged anyway.
 pub(super) fn eval(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let text = joined(&args[1..]);
     wrap_text(analyzer, args, &text, Effects::NONE, start);
 }
 
-/// `su [user] -c TEXT`, `runuser -u user -- command…`.
+/// Analyses `su [user] -c TEXT` and `runuser -u user -- command…`.
 pub(super) fn su(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut text = None;
     let mut user_given = false;
@@ -48,7 +49,7 @@ pub(super) fn su(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// `script [-q] [-c TEXT] [file] [-- command…]`
+/// Analyses `script [-q] [-c TEXT] [file] [-- command…]`.
 pub(super) fn script(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"cEIOBTmo",
@@ -83,7 +84,7 @@ pub(super) fn script(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start)
     }
 }
 
-/// `watch [options] words…`: the joined arguments are text for a shell; with `-x` they are a command.
+/// Analyses `watch [options] words…`: the joined arguments are text for a shell; with `-x` they are a command.
 pub(super) fn watch(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued { short: b"nqs", long: &["interval", "equexit", "shotsdir"], joined: b"" };
     let mut direct = false;
@@ -97,7 +98,7 @@ pub(super) fn watch(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     }
 }
 
-/// `flock [options] FILE command…` and `flock FILE -c TEXT`.
+/// Analyses `flock [options] FILE command…` and `flock FILE -c TEXT`.
 pub(super) fn flock(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued =
         Valued { short: b"wE", long: &["timeout", "wait", "conflict-exit-code"], joined: b"" };
@@ -112,7 +113,7 @@ pub(super) fn flock(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     }
 }
 
-/// `ssh [options] host words…`: the joined arguments are text for the shell of the other machine.
+/// Analyses `ssh [options] host words…`: the joined arguments are text for the shell of the remote machine.
 pub(super) fn ssh(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued { short: b"BbcDEeFIiJLlmOopPQRSWw", long: &[], joined: b"" };
     let host = 1 + leading(&args[1..], &VALUED, &mut |_| {});
@@ -126,7 +127,7 @@ pub(super) fn ssh(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// `hyperfine [options] 'text'…`: each operand is text for a shell.
+/// Analyses `hyperfine [options] 'text'…`: each operand is text for a shell.
 pub(super) fn hyperfine(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"wmMrpcPDLsSnu",
@@ -165,7 +166,7 @@ pub(super) fn hyperfine(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Sta
     }
 }
 
-/// `npm exec …` is equivalent to npx.
+/// Analyses `npm`, of which `npm exec …` is equivalent to npx.
 pub(super) fn npm(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"wC",
@@ -192,7 +193,7 @@ pub(super) fn npm(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     npx(analyzer, rest, &start.inside(parent, Origin::Wrapped));
 }
 
-/// `npx [-p package] [-c TEXT] [command…]`
+/// Analyses `npx [-p package] [-c TEXT] [command…]`.
 pub(super) fn npx(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued { short: b"pcw", long: &["package", "call", "workspace"], joined: b"" };
     let mut text = None;
@@ -207,7 +208,7 @@ pub(super) fn npx(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// `tmux new-session [options] 'text'` and the other subcommands that start a shell.
+/// Analyses `tmux new-session [options] 'text'` and the other subcommands that start a shell.
 pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const GLOBAL: Valued = Valued { short: b"cfLST", long: &[], joined: b"" };
     const VALUED: Valued = Valued { short: b"cefFlnpstxy", long: &[], joined: b"" };
@@ -253,7 +254,7 @@ pub(super) fn tmux(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// Tools with an option whose value is a command (`tar --to-command=…`).
+/// Analyses tools that have an option whose value is a command (`tar --to-command=…`).
 pub(super) fn option_command(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let name = args[0].known().map(crate::command::cwd::base_name).unwrap_or_default().to_vec();
     let options: &[&[u8]] = match name.as_slice() {

@@ -6,7 +6,7 @@ use super::super::intent::{Deferred, Intent, Origin};
 use crate::command::cwd::normalise;
 use crate::command::effects::Effects;
 
-/// Shells with this grammar. Others (`fish`, `csh`) count as foreign languages.
+/// Whether a program is a shell with the grammar that guard parses. Others (`fish`, `csh`) count as foreign languages.
 pub(crate) fn is_shell(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"-").unwrap_or(name);
     let stem = name.iter().position(|byte| byte.is_ascii_digit()).map_or(name, |at| &name[..at]);
@@ -30,11 +30,11 @@ pub(crate) fn is_shell(name: &[u8]) -> bool {
 
 /// Where a shell reads its commands from.
 enum Source {
-    /// `-c TEXT`, and the arguments after it ($0, $1 …).
+    /// From the text after `-c`; the second field contains the arguments after the text ($0, $1 …).
     Text(Arg, Vec<Arg>),
     Script,
     Stdin,
-    /// `--version` and similar options.
+    /// The shell reads no commands, because of `--version` or a similar option.
     Nothing,
 }
 

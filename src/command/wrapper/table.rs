@@ -14,13 +14,13 @@ pub(crate) struct Plain {
     pub(super) no_command: &'static [u8],
     /// The number of arguments between the options and the command.
     pub(super) operands: usize,
-    /// `VAR=value` arguments may precede the command.
+    /// Whether `VAR=value` arguments may precede the command.
     pub(super) assignments: bool,
     /// The effects of the wrapper itself.
     pub(super) effects: Effects,
 }
 
-/// A subcommand of a tool that runs the command after it.
+/// A subcommand of a tool that runs the command given after it (`uv run`).
 pub(crate) struct Subcommand {
     pub(super) name: &'static str,
     pub(super) then: Plain,
@@ -40,7 +40,7 @@ const fn simple(name: &'static str) -> Plain {
     Plain { name, ..BASE }
 }
 
-/// Sorted by name.
+/// All plain wrappers, sorted by name.
 static PLAIN: &[Plain] = &[
     Plain { short: b"C", long: &["chdir"], assignments: true, ..simple("arch") },
     simple("builtin"),

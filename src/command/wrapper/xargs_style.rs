@@ -8,7 +8,7 @@ use super::options::{Valued, leading};
 use crate::command::effects::Effects;
 use crate::command::file_operands;
 
-/// `xargs [options] command…`: standard input becomes further arguments.
+/// Analyses `xargs [options] command…`: words from standard input become further arguments of the command.
 pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"adEILnPs",
@@ -88,7 +88,8 @@ pub(super) fn xargs(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) 
     }
 }
 
-/// Replaces a placeholder in an argument; if the value is not known, only the part before the placeholder is.
+/// Replaces a placeholder in an argument by a value. If the value is not known, only the part before the placeholder is
+/// known in the result.
 fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
     let Some(text) = arg.known().filter(|_| !mark.is_empty()) else { return arg.clone() };
     let Some(at) = text.windows(mark.len()).position(|window| window == mark) else { return arg.clone() };
@@ -107,10 +108,10 @@ fn fill(arg: &Arg, mark: &[u8], value: Option<&[u8]>) -> Arg {
     Arg::exact(out)
 }
 
-/// A word that placeholders make longer than this is treated as unknown.
+/// Limit on the length of a word after placeholders are replaced. A longer word is treated as unknown.
 const LONGEST_FILLED: usize = 64 * 1024;
 
-/// Splits xargs' input into words, or into lines with `-I`: only quotes and backslashes are special.
+/// Splits the input of xargs into words, or into lines if `-I` is given. Only quotes and backslashes are special.
 fn xargs_items(text: &[u8], lines: bool) -> Option<Vec<Vec<u8>>> {
     let mut items = Vec::new();
     let mut item: Option<Vec<u8>> = None;
@@ -138,10 +139,10 @@ fn xargs_items(text: &[u8], lines: bool) -> Option<Vec<Vec<u8>>> {
     (items.len() <= MOST_ITEMS).then_some(items)
 }
 
-/// More items than this are judged only at run time.
+/// Limit on the items that are judged in advance. More items are judged only at run time.
 const MOST_ITEMS: usize = 1024;
 
-/// `find … -exec command {} ;` and similar actions; `-delete` and `-fprint` write.
+/// Analyses `find … -exec command {} ;` and similar actions. `-delete` and `-fprint` write files.
 pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let mut commands: Vec<(Vec<Arg>, bool)> = Vec::new();
     let mut intent = Intent::default();
@@ -208,7 +209,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// Tests of find whose argument could look like an action.
+/// Whether a test of find takes an argument, which could look like an action.
 fn takes_argument(option: &[u8]) -> bool {
     option.starts_with(b"-newer")
         || matches!(
@@ -254,7 +255,7 @@ fn takes_argument(option: &[u8]) -> bool {
         )
 }
 
-/// `fd pattern -x command…`, `-X command…`.
+/// Analyses `fd pattern -x command…` and `fd pattern -X command…`.
 pub(super) fn fd(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     let starts = |arg: &Arg| matches!(arg.known(), Some(b"-x" | b"-X" | b"--exec" | b"--exec-batch"));
     let inner = args.iter().position(starts).map_or(args.len(), |at| at + 1);
@@ -265,8 +266,8 @@ pub(super) fn fd(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// `parallel [options] command… ::: values`: a shell runs the command once for each value. Without a command
-/// the values are the commands.
+/// Analyses `parallel [options] command… ::: values`: a shell runs the command once for each value. If there is no
+/// command, the values themselves are the commands.
 pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     const VALUED: Valued = Valued {
         short: b"aCdEIjLnNPsS",
@@ -325,7 +326,7 @@ pub(super) fn parallel(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Star
     }
 }
 
-/// Replaces `{}` by a word, or appends the word if there is no `{}`.
+/// Replaces `{}` in a text by a word, or appends the word if the text contains no `{}`.
 fn substituted(text: &[u8], word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + word.len());
     let mut rest = text;

@@ -37,7 +37,8 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Resolves symbolic links. If the path does not exist yet, resolves its longest existing ancestor.
+/// The path with symbolic links resolved. If the path does not exist yet, only its longest existing ancestor is
+/// resolved.
 fn resolve(path: &Path) -> PathBuf {
     for above in path.ancestors() {
         if let (Ok(real), Ok(below)) = (std::fs::canonicalize(above), path.strip_prefix(above)) {

@@ -1,8 +1,8 @@
 //! Finds the files of a program's installation: the program, its interpreters, and the packages or installation
 //! prefixes (`PREFIX/bin`, `PREFIX/lib`) that they belong to.
 //!
-//! Takes an absolute path and returns real paths, which guard grants for reading and executing. It only reads files,
-//! leaves out what it cannot read, and must never return a protected path (see `protected_paths`).
+//! Takes an absolute path and returns real paths, which guard grants for reading and executing. This module only reads
+//! files, leaves out what it cannot read, and must never return a protected path (see `protected_paths`).
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -11,9 +11,10 @@ use std::path::{Component, Path, PathBuf};
 
 use super::protected_paths::{ProtectedPaths, outermost};
 
-/// The most symbolic links in one path, as in the kernel.
+/// The most symbolic links that guard follows in one path. The kernel has the same limit.
 const MAX_LINKS: usize = 40;
-/// The most scripts in a chain in which each is the interpreter of the one before. The kernel has the same limit.
+/// The longest chain of scripts in which each script is the interpreter of the one before. The kernel has the same
+/// limit.
 const MAX_SCRIPT_DEPTH: usize = 4;
 /// How many bytes of a file the kernel reads for its `#!` line.
 const SHEBANG_BYTES: usize = 256;
@@ -84,8 +85,8 @@ impl Search<'_> {
         }
     }
 
-    /// Grants the parent of a `bin` directory if it also contains `lib`. Skips prefixes of the system, which `{system}`
-    /// grants. If the prefix is a git repository, grants only `bin` and `lib`.
+    /// Grants the installation prefix of a `bin` directory: its parent, if that also contains `lib`. Skips prefixes of
+    /// the system, which `{system}` grants. If the prefix is a git repository, grants only `bin` and `lib`.
     fn grant_prefix(&mut self, bin: &Path) {
         let Some(prefix) = bin.parent().filter(|prefix| prefix.join("lib").is_dir()) else { return };
         if prefix == Path::new("/") || prefix.starts_with("/usr") {
@@ -160,7 +161,8 @@ fn link_chain(program: &Path) -> Option<Vec<PathBuf>> {
     None
 }
 
-/// The outermost `node_modules` that contains a file and so its dependencies. pnpm keeps packages in `.pnpm` instead.
+/// The outermost `node_modules` (or `.pnpm`, in which pnpm keeps packages) that contains a file. It also contains the
+/// dependencies of the file's package.
 fn node_modules(file: &Path) -> Option<PathBuf> {
     let mut folder = PathBuf::new();
     for component in file.parent()?.components() {
@@ -174,7 +176,7 @@ fn node_modules(file: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The package of a script outside `node_modules`, such as after `npm link`: the nearest directory with a
+/// The package of a script outside `node_modules`, for example after `npm link`: the nearest directory with a
 /// `package.json`.
 fn linked_package(file: &Path) -> Option<PathBuf> {
     let folders = file.ancestors().skip(1).take(4);
@@ -190,7 +192,8 @@ fn virtual_environment(file: &Path) -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("pyvenv.cfg").is_file()).map(Path::to_path_buf)
 }
 
-/// The prefixes of the interpreter that a virtual environment was created from: as named, and with links resolved.
+/// The installation prefixes of the interpreter that a virtual environment was created from: by the path in
+/// `pyvenv.cfg`, and by the interpreter's real path.
 fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
     let Some(text) = head(&environment.join("pyvenv.cfg")) else { return Vec::new() };
     let home = text.split(|&byte| byte == b'\n').find_map(|line| {
@@ -214,7 +217,7 @@ fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
     cellar.parent().map(Path::to_path_buf)
 }
 
-/// The programs that run a script: the one in its `#!` line and, if that is `env`, the one that `env` finds.
+/// The programs that run a script: the one in its `#!` line and, if that is `env`, also the one that `env` finds.
 fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     let Some(head) = head(file).filter(|head| head.starts_with(b"#!")) else { return Vec::new() };
     let mut lines = head.split(|&byte| byte == b'\n');
@@ -232,7 +235,7 @@ fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     found
 }
 
-/// The program that `env` runs. The kernel passes everything after the name of `env` as one argument.
+/// The program that `env` runs in a `#!` line. The kernel passes everything after the name of `env` as one argument.
 fn env_program(argument: &[u8]) -> Option<OsString> {
     let text = std::str::from_utf8(argument).ok();
     let split = text.and_then(|text| {

@@ -72,11 +72,11 @@ const SECRETS: &[&str] = &[
     ".zsh_history",
 ];
 
-/// The most entries of a home that guard lists.
+/// The most entries that guard lists in a home. For a larger home it makes no listing.
 const MAX_NAMES: usize = 2000;
 
-/// The names of the entries of a home, read once. `None` if there are too many. Nearly all paths that the search checks
-/// do not exist, and a `stat` for each would take longer than the rest of the search.
+/// The names of the entries of a home, read once; `None` if there are too many. guard looks for many paths in a home,
+/// and nearly all of them do not exist. With the listing it needs no `stat` for each of these.
 pub(crate) struct HomeListing(Option<Vec<OsString>>);
 
 impl HomeListing {
@@ -87,8 +87,8 @@ impl HomeListing {
         Self(names.ok().filter(|names: &Vec<OsString>| names.len() <= MAX_NAMES))
     }
 
-    /// Whether a path below the home can exist, by its first component, which may end in `*`. Always true if there is
-    /// no listing. Ignores case, because some file systems do.
+    /// Whether a path below the home can exist: whether its first component, which may end in `*`, is in the listing.
+    /// Always true if there is no listing. Ignores case, because some file systems do.
     pub(crate) fn may_have(&self, path: &str) -> bool {
         let first = path.split('/').next().unwrap_or(path);
         let matches = |name: &OsString| match first.strip_suffix('*') {
@@ -102,9 +102,9 @@ impl HomeListing {
     }
 }
 
-/// The protected paths of one home.
+/// The paths in one home that guard must never grant.
 pub(crate) struct ProtectedPaths {
-    /// The home as named, and with symbolic links resolved.
+    /// The home by the path that the caller gave, and by its real path if that is different.
     homes: Vec<PathBuf>,
     /// The targets of protected files that are symbolic links.
     link_targets: Vec<PathBuf>,
@@ -116,7 +116,7 @@ impl ProtectedPaths {
         Self::with_listing(home, &HomeListing::read(home))
     }
 
-    /// The same, with an existing listing of the home.
+    /// Like [`Self::new`], with an existing listing of the home.
     pub(crate) fn with_listing(home: &Path, listing: &HomeListing) -> Self {
         let homes: Vec<PathBuf> = std::iter::once(home.to_path_buf()).chain(target(home)).collect();
         let existing = SECRETS.iter().filter(|secret| listing.may_have(secret));
@@ -125,7 +125,8 @@ impl ProtectedPaths {
         Self { homes, link_targets }
     }
 
-    /// Checks whether guard may grant parts of this directory. The path must not contain symbolic links.
+    /// Checks whether guard may grant parts of this directory; if not, returns the reason. The path must not contain
+    /// symbolic links.
     pub(crate) fn check_parent(&self, path: &Path) -> Result<(), &'static str> {
         if self.homes.iter().any(|home| home.starts_with(path)) {
             return Err("it is the home directory or contains it");
@@ -136,7 +137,8 @@ impl ProtectedPaths {
         Ok(())
     }
 
-    /// Checks whether guard may grant a path with everything below it. The path must not contain symbolic links.
+    /// Checks whether guard may grant a path with everything below it; if not, returns the reason. The path must not
+    /// contain symbolic links.
     pub(crate) fn check_grant(&self, path: &Path) -> Result<(), &'static str> {
         self.check_parent(path)?;
         if self.any_secret(path, |path, secret| secret.starts_with(path)) {
@@ -154,13 +156,13 @@ impl ProtectedPaths {
     }
 }
 
-/// The target of a path that contains symbolic links, or `None` if it contains none.
+/// The real path of a path that contains symbolic links; `None` if it contains none.
 fn target(path: &Path) -> Option<PathBuf> {
     // Most paths do not exist. `canonicalize` would take many system calls to find that out, `exists` takes one.
     path.exists().then(|| path.canonicalize().ok())?.filter(|target| target != path)
 }
 
-/// Removes duplicates and paths that are inside another one.
+/// Removes duplicates, and paths that are inside other paths of the list.
 pub(crate) fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     // A directory sorts before everything in it.
     paths.sort();

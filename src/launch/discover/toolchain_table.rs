@@ -1,13 +1,14 @@
-//! A table of where version managers keep toolchains, and package managers their caches. Changes need review.
+//! A table of the places where version managers keep toolchains and where package managers keep caches. Changes need
+//! review.
 //!
-//! guard only ever grants parts of a manager's directory, because settings and tokens are beside the compilers.
+//! guard only ever grants parts of a manager's directory, because the same directory holds settings and tokens.
 
-/// When guard sets the variable that names a manager's directory.
+/// When guard sets the environment variable that names a manager's directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Export {
-    /// Never: the manager uses a directory in the private home.
+    /// Never: the manager uses its default directory in the private home.
     Never,
-    /// If the user has set it.
+    /// If the user has set the variable.
     AsSet,
     /// Always: the manager would otherwise look in the private home.
     Always,
@@ -18,13 +19,13 @@ pub(crate) struct Manager {
     pub(crate) toolchain: &'static str,
     /// The name shown to users.
     pub(crate) name: &'static str,
-    /// The variable that names its directory; empty if there is none.
+    /// The environment variable that names the manager's directory; empty if there is none.
     pub(crate) variable: &'static str,
-    /// The default directories, relative to the home. A name may end in `*`.
+    /// The manager's default directories, relative to the home. A name may end in `*`.
     pub(crate) defaults: &'static [&'static str],
-    /// A directory belongs to the manager only if it contains one of these.
+    /// A directory belongs to the manager only if it contains one of these files or directories.
     pub(crate) markers: &'static [&'static str],
-    /// The parts to grant. A name may end in `*`; `.` is the directory itself.
+    /// The parts of the manager's directory to grant. A name may end in `*`; `.` is the directory itself.
     pub(crate) parts: &'static [&'static str],
     pub(crate) export: Export,
 }
@@ -82,8 +83,9 @@ pub(crate) static MANAGERS: &[Manager] = &[
     manager("java", "mise", ("MISE_DATA_DIR", Always), &[".local/share/mise"], &["installs/java"], &["installs/java", "shims"]),
 ];
 
-/// For each toolchain, the names, or prefixes of names, of programs that use its package caches. Where caches are
-/// directories of symbolic links, guard creates them when the first of these programs starts, and delays its start.
+/// For each toolchain, the names of the programs that use its package caches, or prefixes of these names. If a run gets
+/// its caches as directories of symbolic links, guard creates those of a toolchain when the first of these programs
+/// starts, and delays the program until then.
 pub(crate) static CACHE_USERS: &[(&str, &[&str])] = &[
     ("rust", &["cargo", "clippy", "maturin", "mise", "rust"]),
     ("node", &["bun", "corepack", "deno", "mise", "npm", "npx", "pnpm", "yarn"]),
@@ -103,13 +105,13 @@ pub(crate) struct Cache {
     pub(crate) toolchain: &'static str,
     /// The name shown to users.
     pub(crate) name: &'static str,
-    /// Variables that name its directory. The first one that is set counts.
+    /// Environment variables that name the directory with the cache. The first one that is set counts.
     pub(crate) variables: &'static [&'static str],
-    /// The default directory, relative to the user's home. It has the same path in the private home.
+    /// The default directory with the cache, relative to the user's home. It has the same path in the private home.
     pub(crate) default: &'static str,
-    /// The path of the cache in that directory. It may end in `*`.
+    /// The path of the cache below the directory with the cache. It may end in `*`.
     pub(crate) part: &'static str,
-    /// The `depth` of the layer in the private home.
+    /// The `depth` of the layer (see `toolchains::Layer`) that shows the cache in the private home.
     pub(crate) depth: usize,
     pub(crate) offline_use: OfflineUse,
 }
@@ -117,11 +119,11 @@ pub(crate) struct Cache {
 /// How programs use a cache in a run without network access.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OfflineUse {
-    /// They may add entries.
+    /// Programs may add entries to the cache.
     Adds,
-    /// They only read entries.
+    /// Programs only read entries of the cache.
     Reads,
-    /// They only add entries that they unpack from archives in this subdirectory of the default directory.
+    /// Programs only add entries that they unpack from archives in this subdirectory of the cache's default directory.
     Unpacks(&'static str),
 }
 

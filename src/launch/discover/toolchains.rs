@@ -6,8 +6,8 @@
 //! credentials beside them. Directories that programs write to (`CARGO_HOME`, `GOPATH`, npm's cache …) stay at their
 //! defaults below the private home, where the user's packages appear as [`Layer`]s.
 //!
-//! Returns paths, variables, layers and, for `--dry-run`, reasons. It only reads files, and treats what it cannot read
-//! as missing.
+//! Returns paths, variables, layers and, for `--dry-run`, reasons. This module only reads files, and treats what it
+//! cannot read as missing.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +17,7 @@ use super::protected_paths::{HomeListing, ProtectedPaths, outermost};
 use super::toolchain_table::{CACHES, Cache, Export, MANAGERS, Manager, OfflineUse};
 use crate::policy::{Caches, TOOLCHAINS};
 
-/// What guard found of one toolchain.
+/// One toolchain, such as `rust`, with everything that guard grants and sets so that a run can use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
     /// `rust`, `node`, `python`, `go` or `java`; `path` for directories of PATH that belong to none of them.
@@ -26,51 +26,52 @@ pub struct Toolchain {
     pub why: String,
     /// Existing real paths to grant for reading and executing, none inside another.
     pub read: Vec<PathBuf>,
-    /// Variables to set for the run.
+    /// Environment variables to set for the run: (name, value).
     pub variables: Vec<(OsString, OsString)>,
-    /// Directories of the user that appear in the private home.
+    /// Directories of the user, such as package caches, that appear in the private home.
     pub layers: Vec<Layer>,
     /// Notes for users: what guard does not grant, and why.
     pub notes: Vec<String>,
 }
 
-/// A package cache of the user that the run sees in its private home. The run can add files, which the user's directory
-/// does not get.
+/// A package cache of the user that the run sees in its private home. The run can add files there, but guard does not
+/// copy them into the user's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
-    /// The user's directory, a real path. It must be granted for reading as well.
+    /// The user's directory, as a real path. It must be granted for reading as well.
     pub lower: PathBuf,
-    /// Its path relative to the private home.
+    /// The path at which the run sees the cache, relative to the private home.
     pub upper: PathBuf,
-    /// For a run without mounts, which gets symbolic links: how many levels of directories below it must be real
-    /// directories, so that the run can add to them. With 0 only the directory itself is real, and its entries are
-    /// links.
+    /// For a run without mounts, which gets the cache as symbolic links: how many levels of directories below `upper`
+    /// must be real directories, so that the run can add entries to them. With 0 only `upper` itself is a real
+    /// directory, and its entries are links.
     pub depth: usize,
-    /// Whether a run without network access adds entries.
+    /// Whether a run without network access adds entries to the cache.
     pub offline_additions: OfflineAdditions,
 }
 
 /// Whether a run without network access adds entries to a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OfflineAdditions {
-    /// It may add any entries.
+    /// The run may add any entries to the layer.
     Any,
-    /// It never adds entries.
+    /// The run never adds entries to the layer.
     None,
-    /// It only adds entries that it unpacks from the archives in this directory.
+    /// The run only adds entries that it unpacks from the archives in this directory.
     Unpacked(PathBuf),
 }
 
 impl Layer {
-    /// Whether a layer of symbolic links omits an entry of this name. That is so for lock files and partial downloads,
-    /// which programs open for writing: through a link that would fail.
+    /// Whether a layer of symbolic links leaves out an entry of this name. True for lock files and partial downloads:
+    /// programs open them for writing, which would fail through a link.
     pub fn is_omitted(name: &OsStr) -> bool {
         let name = name.as_bytes();
         name == b"lock" || [&b".lock"[..], b".lck", b".part"].iter().any(|ending| name.ends_with(ending))
     }
 }
 
-/// Finds the wanted toolchains in a home. If none is wanted, guard does not grant the directories of PATH either.
+/// Finds the toolchains in a home that the run should get. If it should get none, guard does not grant the directories
+/// of PATH either.
 pub fn detect(
     home: &Path,
     environment: &[(OsString, OsString)],
@@ -101,7 +102,7 @@ pub fn detect(
 
 struct Search<'a> {
     home: &'a Path,
-    /// The home with symbolic links resolved.
+    /// The real path of the home, with symbolic links resolved.
     real_home: PathBuf,
     environment: &'a [(OsString, OsString)],
     protected: ProtectedPaths,
@@ -198,8 +199,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds Go's module cache: one layer for the downloads and one for each host. Programs never change the directory
-    /// of a module, and hosts differ in how deep it is.
+    /// Adds Go's module cache: one layer for the downloads and one for each host of modules. Programs never change the
+    /// directory of a module, and its depth differs between hosts.
     fn add_go_modules(&self, found: &mut Found) {
         let named = self.roots(&["GOMODCACHE"], &[], found);
         let mut roots = self.roots(&["GOPATH"], &["go"], found);
@@ -236,8 +237,8 @@ impl Search<'_> {
         }
     }
 
-    /// Notes settings files that builds may depend on, but that guard does not grant because they can hold tokens. So
-    /// users need not search for the cause of a failing build.
+    /// Adds a note for each settings file that builds may depend on, but that guard does not grant because it can hold
+    /// tokens. So users need not search for the cause of a failing build.
     fn note_hidden_settings(&self, name: &str, found: &mut Found) {
         let settings: &[&str] = match name {
             "rust" => &[".cargo/config.toml", ".cargo/config"],
@@ -253,8 +254,8 @@ impl Search<'_> {
         }
     }
 
-    /// Grants directories of PATH that belong to no toolchain, wanted or not, and that `{system}` does not cover. If
-    /// the directory is the `bin` of an installation prefix, grants the prefix.
+    /// Grants the directories of PATH that belong to none of the toolchains in `found` and `unwanted`, and that
+    /// `{system}` does not cover. If such a directory is the `bin` of an installation prefix, grants the prefix.
     fn grant_path(&self, found: &[Toolchain], unwanted: &[Toolchain]) -> Toolchain {
         let mut granted = Found::new("path");
         let path = self.value("PATH").unwrap_or_default();
@@ -277,8 +278,8 @@ impl Search<'_> {
         granted.into_toolchain()
     }
 
-    /// Whether guard may grant a directory of PATH. CI images often have toolchains in another home than `HOME`. That
-    /// home may hold keys, too, so its protected paths count.
+    /// Whether guard may grant a directory of PATH. CI images often have toolchains in a home other than `HOME`. That
+    /// home may hold keys, too, so its protected paths are checked as well.
     fn may_grant(&self, path: &Path) -> bool {
         let other_home = path
             .ancestors()
@@ -289,7 +290,8 @@ impl Search<'_> {
         is_in_home || !is_system && other_home.is_none_or(is_unprotected)
     }
 
-    /// The real path of the directory in the first variable that is set or, if none is set, the default directories.
+    /// The real paths of a manager's or a cache's directories: the directory named by the first of these variables that
+    /// is set or, if none is set, the default directories that exist.
     fn roots(&self, variables: &[&str], defaults: &[&str], found: &mut Found) -> Vec<PathBuf> {
         let named = variables.iter().find_map(|name| Some((*name, self.variable(name)?)));
         let Some((name, path)) = named else {
@@ -309,8 +311,8 @@ impl Search<'_> {
         vec![root]
     }
 
-    /// The existing directories that match a default path: below the home, or below the base directory that an XDG
-    /// variable names.
+    /// The existing directories that match a default path. The path is below the home or, if an XDG variable such as
+    /// `XDG_CACHE_HOME` is set, below the directory that the variable names.
     fn default_directories(&self, default: &str) -> Vec<PathBuf> {
         let xdg_bases = [
             (".local/share/", "XDG_DATA_HOME"),
@@ -328,7 +330,7 @@ impl Search<'_> {
         }
     }
 
-    /// Grants a path with everything below it, unless a protected path forbids that. Returns whether it did.
+    /// Grants a path with everything below it, unless the path is protected. Returns whether it was granted.
     fn grant(&self, path: &Path, found: &mut Found) -> bool {
         match self.allowed(path, found) {
             Some(real) => {
@@ -339,7 +341,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds a layer, unless a protected path forbids that. Returns whether it did.
+    /// Adds a layer for the user's directory `lower`, unless that is protected or not a directory. Returns whether the
+    /// layer was added.
     fn add_layer(
         &self,
         lower: &Path,
@@ -356,7 +359,7 @@ impl Search<'_> {
         }
     }
 
-    /// The real path, if guard may grant it. Otherwise adds a note.
+    /// The real path of a path that guard may grant. If the path is protected, adds a note and returns `None`.
     fn allowed(&self, path: &Path, found: &mut Found) -> Option<PathBuf> {
         let real = path.canonicalize().ok()?;
         match self.protected.check_grant(&real) {
@@ -368,19 +371,20 @@ impl Search<'_> {
         }
     }
 
-    /// The value of a variable. An empty one counts as unset.
+    /// The value of an environment variable. An empty value counts as unset.
     fn value(&self, name: &str) -> Option<&OsStr> {
         let is_set = |(known, value): &&(OsString, OsString)| known == name && !value.is_empty();
         self.environment.iter().find(is_set).map(|(_, value)| value.as_os_str())
     }
 
-    /// The directory that a variable names. GOPATH may name several, of which Go writes to the first.
+    /// The directory that an environment variable names. GOPATH may name several directories: only the first counts, to
+    /// which Go writes.
     fn variable(&self, name: &str) -> Option<PathBuf> {
         let value = self.value(name)?;
         if name == "GOPATH" { std::env::split_paths(value).next() } else { Some(PathBuf::from(value)) }
     }
 
-    /// A path with `~` for the home, for messages.
+    /// A path as shown in messages, with `~` for the home.
     fn shown(&self, path: &Path) -> String {
         match path.strip_prefix(self.home).or_else(|_| path.strip_prefix(&self.real_home)) {
             Ok(rest) => Path::new("~").join(rest).display().to_string(),
@@ -389,7 +393,7 @@ impl Search<'_> {
     }
 }
 
-/// A toolchain during the search.
+/// A toolchain while the search still adds to it.
 struct Found {
     toolchain: Toolchain,
     reasons: Vec<String>,
@@ -421,7 +425,7 @@ impl Found {
         }
     }
 
-    /// Sets a variable to the first directory found. Later ones are ignored.
+    /// Sets an environment variable for the run, unless it is set already: the first directory found counts.
     fn export(&mut self, name: &str, value: &Path) {
         if !self.toolchain.variables.iter().any(|(known, _)| known == name) {
             self.toolchain.variables.push((OsString::from(name), value.into()));

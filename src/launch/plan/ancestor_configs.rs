@@ -35,28 +35,28 @@ const NAMES: [&str; 14] = [
     "setup.cfg",
 ];
 
-/// A directory of at most this size has hardly more than a hundred files, on file systems where the size grows with the
-/// number of files.
+/// The largest size of a directory for which guard lists the entries instead of checking each name. On file systems
+/// where the size grows with the number of files, such a directory hardly has more than a hundred files.
 const SMALL_DIRECTORY_BYTES: u64 = 4096;
-/// The most entries of a directory that guard lists.
+/// The most entries that guard lists in a directory. In a larger directory it checks each name.
 const MAX_ENTRIES: usize = 200;
-/// The largest file that guard grants.
+/// The largest configuration file that guard grants, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Words, in lower case, that suggest that a file holds a secret.
 const SECRET_WORDS: [&str; 9] =
     ["token", "passw", "secret", "credential", "api_key", "apikey", "api-key", "_auth", "private key"];
 
-/// Configuration files above a working directory.
+/// Configuration files in the directories above a working directory.
 #[derive(Debug, Default)]
 pub(crate) struct AncestorConfigs {
-    /// Read access to files without a secret.
+    /// Read access to the files that do not seem to hold a secret.
     pub(crate) grants: Vec<Grant>,
     /// Files that guard does not grant: (path, reason). The reason completes "the file, which …".
     pub(crate) withheld: Vec<(PathBuf, &'static str)>,
 }
 
-/// Finds the configuration files above a directory that `grants` do not cover yet.
+/// Finds the configuration files in the directories above `directory` that `grants` do not cover yet.
 pub(crate) fn find_ancestor_configs(directory: &Path, grants: &[Grant]) -> AncestorConfigs {
     let mut above = AncestorConfigs::default();
     let is_granted = |path: &Path| grants.iter().any(|grant| path.starts_with(&grant.path));
@@ -105,7 +105,7 @@ fn configs_in(directory: &Path) -> Vec<&'static str> {
     NAMES.into_iter().filter(|name| may_exist(name) && exists(name)).collect()
 }
 
-/// Why guard does not grant a file. `None` if it does.
+/// Why guard does not grant a configuration file; `None` if guard grants it.
 fn reason_to_withhold(path: &Path) -> Option<&'static str> {
     let mut text = Vec::new();
     // Checked before the file is opened, because opening a named pipe would block.

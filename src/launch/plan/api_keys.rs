@@ -1,5 +1,5 @@
-//! API keys: guard removes them from its environment before it starts anything, reads them from a file, or runs a
-//! command that prints them.
+//! Gets API keys from three sources: from guard's environment, from which they are removed before guard starts
+//! anything; from a file; or from the output of a command.
 //!
 //! A key is held in a memory page that no child process inherits ([`Secret`]). The agent must only ever get a
 //! placeholder.
@@ -18,7 +18,7 @@ use crate::sys::fs::{Links, OpenError, open_regular_file};
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};
 use crate::sys::secret::{LARGEST, Secret, SecretError, take_variable};
 
-/// How long a command may take to print a key. It may have to ask the user for a password.
+/// How long a command may take to print a key. Some commands have to ask the user for a password.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where a gateway's key comes from.
@@ -28,7 +28,7 @@ pub enum KeySource {
     Variable(String),
     /// A file that holds only the key.
     File(PathBuf),
-    /// A command that prints the key, as program and arguments.
+    /// A command that prints the key: the program and its arguments.
     Command(Vec<String>),
 }
 
@@ -47,21 +47,21 @@ impl std::fmt::Display for KeySource {
 /// API keys that guard has removed from its environment.
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// (variable, key).
+    /// The removed variables: (name, key).
     variables: Vec<(String, Secret)>,
 }
 
-/// Secrets of a run: the transcript redacts them.
+/// The API keys of a run and other secrets, all of which the transcript redacts.
 #[derive(Debug, Default)]
 pub struct Secrets {
     /// The key of each gateway, in the order of the gateways.
     pub gateways: Vec<Option<Secret>>,
-    /// The caller's other keys, which the run does not use.
+    /// Secrets that no gateway of the run uses.
     pub others: Vec<Secret>,
 }
 
 impl Secrets {
-    /// Adds more values that the transcript must redact.
+    /// Adds values to `others`, so that the transcript redacts them.
     #[must_use]
     pub fn and_others(mut self, texts: &[String]) -> Self {
         self.others.extend(texts.iter().filter_map(|text| Secret::one_word(text.clone().into_bytes()).ok()));
@@ -87,13 +87,13 @@ impl Keys {
         keys
     }
 
-    /// The names of the variables that hold a value.
+    /// The names of the removed variables whose value was not empty.
     pub fn names(&self) -> Vec<String> {
         let filled = self.variables.iter().filter(|(_, secret)| !secret.expose().is_empty());
         filled.map(|(name, _)| name.clone()).collect()
     }
 
-    /// All variables but those in `used`, with their values: a policy may pass them to the agent.
+    /// The removed variables that are not in `used`, with their values: a policy may pass them to the agent.
     pub fn others(&self, used: &[&str]) -> Vec<(OsString, OsString)> {
         let others = self.variables.iter().filter(|(name, _)| !used.contains(&name.as_str()));
         others.map(|(name, secret)| (name.into(), OsString::from_vec(secret.expose().to_vec()))).collect()

@@ -1,4 +1,4 @@
-//! The environment of the agent.
+//! Plans the environment variables of the agent.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

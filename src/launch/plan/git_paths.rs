@@ -20,7 +20,7 @@ pub struct Checkout {
     pub branch: String,
     /// The commit the branch starts at.
     pub base: String,
-    /// The working tree.
+    /// The run's working tree.
     pub worktree: PathBuf,
     /// The run's private git directory. The agent may change anything in it.
     pub git_folder: PathBuf,
@@ -35,12 +35,12 @@ pub struct Checkout {
     pub hooks: PathBuf,
     /// The git directory of the user's repository, which all its worktrees share (`git rev-parse --git-common-dir`).
     pub common_dir: PathBuf,
-    /// The user has uncommitted changes that the run does not get.
+    /// Whether the user has uncommitted changes that the run does not get.
     pub leaves_changes_behind: bool,
 }
 
 impl Checkout {
-    /// The grants for all these paths but the worktree, which the policy grants.
+    /// The grants for all paths of the checkout except the worktree, which the policy grants.
     pub(crate) fn grants(&self) -> Vec<Grant> {
         let grant =
             |path: &Path, rights, why: &str| Grant { path: path.to_path_buf(), rights, why: why.to_string() };
@@ -65,7 +65,8 @@ impl Checkout {
     }
 }
 
-/// The git paths outside the working directory that a run without a worktree may read, so that git works there.
+/// The git paths outside the working directory that a run without a worktree may read, so that git works in the working
+/// directory.
 pub(crate) fn readable_git_paths(request: &RunRequest, directory: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for level in directory.ancestors() {
@@ -97,14 +98,15 @@ pub(crate) fn readable_git_paths(request: &RunRequest, directory: &Path) -> Vec<
     paths
 }
 
-/// Whether a directory may be in a git repository. A quick check: it may say yes for a directory that git rejects.
+/// Whether a directory may be in a git repository. This quick check may also return true for a directory that git
+/// rejects.
 pub fn may_be_in_repository(folder: &Path) -> bool {
     let is_bare = |level: &Path| level.join("HEAD").is_file() && level.join("objects").is_dir();
     folder.ancestors().any(|level| level.join(".git").symlink_metadata().is_ok() || is_bare(level))
 }
 
-/// Whether a directory is too broad to be granted because of a `.git` in it: a directory of the system or one with
-/// homes.
+/// Whether a directory is too broad to be granted just because it contains a `.git`: the root, the user's home or a
+/// directory above it, or a shared directory such as `/tmp`.
 pub fn is_shared_directory(home: Option<&Path>, level: &Path) -> bool {
     let holds_home = home.is_some_and(|home| home.starts_with(level) || is_same(home, level));
     holds_home
@@ -112,9 +114,9 @@ pub fn is_shared_directory(home: Option<&Path>, level: &Path) -> bool {
         || ["/tmp", "/var/tmp", "/home", "/var", "/srv"].iter().any(|place| level == Path::new(place))
 }
 
-/// The targets of a `.git` file: (the worktree's git directory, the repository's). Accepts only what `git worktree add`
-/// creates: a directory `COMMON/worktrees/NAME` that points back at this file. So a file that an agent wrote gives
-/// nothing.
+/// The directories that a `.git` file of a linked worktree leads to: (the worktree's git directory, the repository's
+/// git directory). Accepts only what `git worktree add` creates: a directory `COMMON/worktrees/NAME` that points back
+/// at this file. For any other file, which an agent may have written, returns `None`.
 fn linked_git_directories(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
     let line = |path: &Path| -> Option<PathBuf> {
         let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() < 8192)?;

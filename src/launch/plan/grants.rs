@@ -1,4 +1,5 @@
-//! The paths that a run may read, write and execute: the policy's, the caller's, and those of the program.
+//! Plans which paths a run may read, write and execute: those of the policy, of the caller's options, and of the
+//! program.
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -17,7 +18,7 @@ pub(super) struct Placeholders<'p> {
     pub(super) tmp: &'p Path,
     pub(super) var_tmp: &'p Path,
     pub(super) toolchains: &'p [Toolchain],
-    /// The grants of `{system}` and the notes about them. Computed on first use, because the search takes time.
+    /// The grants of `{system}` and the notes about them. Computed on first use, because finding them takes time.
     pub(super) system: OnceCell<(Vec<Grant>, Vec<String>)>,
 }
 

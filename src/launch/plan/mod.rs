@@ -1,8 +1,8 @@
 //! Turns a request and its policy into a [`LaunchPlan`]: a complete description of a run before any of it exists.
 //!
 //! [`plan`] inspects the machine (which paths exist, where a program is) but must create and change nothing. So guard
-//! can show a plan (`guard run --dry-run`), and tests can compare plans. The code that carries a plan out decides
-//! nothing.
+//! can show a plan (`guard run --dry-run`), and tests can compare plans. The code that carries out a plan makes no
+//! decisions.
 pub(crate) mod ancestor_configs;
 pub(crate) mod api_keys;
 mod environment;
@@ -44,24 +44,24 @@ use workdir::working_directory;
 /// A complete description of a run: everything that guard will create, grant and start.
 #[derive(Debug, Clone, Serialize)]
 pub struct LaunchPlan {
-    /// The run's id.
+    /// The id that guard has given the run.
     pub run_id: String,
-    /// The policy's name.
+    /// The name of the policy that the plan follows.
     pub policy: String,
-    /// The file to execute.
+    /// The path of the program file to execute.
     pub program: PathBuf,
     /// The program's arguments, starting with its name.
     #[serde(serialize_with = "serialize_strings")]
     pub argv: Vec<OsString>,
-    /// The working directory.
+    /// The run's working directory.
     pub folder: PathBuf,
     /// The worktree and git directory of the run, if it works in a repository.
     pub checkout: Option<Checkout>,
     /// The run's directory, with the transcript and the private home.
     pub run_folder: PathBuf,
-    /// The private home directory.
+    /// The run's private home directory.
     pub home: PathBuf,
-    /// The private directory for temporary files, by its path outside the run's mounts.
+    /// The run's private directory for temporary files. In a mount namespace, the run sees it at another path.
     pub tmp: PathBuf,
     /// The agent's complete environment.
     #[serde(serialize_with = "serialize_pairs")]
@@ -74,30 +74,30 @@ pub struct LaunchPlan {
     pub settings_above: Vec<Grant>,
     /// The run's access to the network.
     pub network: NetworkPlan,
-    /// The run's limits.
+    /// The limits on the run's time and resources.
     pub limits: Limits,
-    /// Whether to use namespaces.
+    /// Whether the run must, may or must not use namespaces.
     pub namespaces: Namespaces,
-    /// The mounts of the run, if it has namespaces.
+    /// The mounts of the run, which apply only if it has namespaces.
     pub view: MountPlan,
     /// Caches that a run without namespaces gets as directories of symbolic links.
     pub linked_caches: Vec<LinkedCache>,
     /// The initial content of the private home, and what guard saves of it for the next run.
     pub home_state: HomeState,
-    /// Files written into the private home: (path, content).
+    /// Files that guard writes into the private home: (path, content).
     pub home_files: Vec<(PathBuf, String)>,
-    /// Files copied into the private home: (from, to).
+    /// Files that guard copies into the private home: (from, to).
     pub imports: Vec<(PathBuf, PathBuf)>,
     /// The shims that replace git and the shells on the agent's PATH.
     pub shims: Option<Shims>,
     /// The socket on which the shims reach the supervisor.
     pub control: PathBuf,
-    /// The supervisor verifies programs after they have started.
+    /// Whether the supervisor verifies programs after they have started.
     pub verify_exec: bool,
-    /// Why this run is not safe without namespaces, if so. Names the git repositories that only a mount namespace can
-    /// protect.
+    /// Why this run is unsafe without namespaces; `None` if it is safe. Names the git repositories that only a mount
+    /// namespace can protect.
     pub needs_view: Option<String>,
-    /// Writable directories with the git repositories in them.
+    /// Directories that the run may write, each with the git repositories that guard found in it.
     #[serde(skip)]
     pub(crate) searched: Vec<SearchedDirectory>,
     /// Git repositories that are read-only if the run has a mount namespace.
@@ -118,11 +118,11 @@ fn serialize_pairs<S: serde::Serializer>(
         .collect_map(items.iter().map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy())))
 }
 
-/// Why guard cannot plan a request.
+/// Why guard cannot plan a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// The command names no program that exists.
+    /// The command's first word is not the name or path of an existing program.
     #[error("command not found: {0}")]
     CommandNotFound(String),
     /// The program exists but cannot be executed.
@@ -130,18 +130,18 @@ pub enum LaunchError {
     NotExecutable {
         /// The program as the caller named it.
         program: String,
-        /// Why it cannot be executed.
+        /// Why the program cannot be executed.
         problem: String,
     },
-    /// The run may not use a directory as working directory, or may not write it.
+    /// The run may not use a directory as its working directory, or may not write to it.
     #[error("cannot run in {}: {problem}", directory.display())]
     Directory {
-        /// The directory.
+        /// The directory that the run may not use.
         directory: PathBuf,
-        /// Why the run may not use it.
+        /// Why the run may not use the directory.
         problem: String,
     },
-    /// An option, a variable or a path of the policy is not usable. Holds the complete message.
+    /// An option, a variable or a path of the policy cannot be used. Holds the complete message.
     #[error("{0}")]
     Input(String),
 }
@@ -160,7 +160,7 @@ fn home_files(
     own.chain(network.home_files().into_iter().map(|(path, text)| (home.join(path), text))).collect()
 }
 
-/// Plans a run of this request.
+/// Plans the run that a request asks for.
 pub fn plan(request: &RunRequest, run_id: String) -> Result<LaunchPlan, LaunchError> {
     let _span = tracing::info_span!("plan", run = %run_id, policy = %request.policy.name).entered();
     let folder = working_directory(request)?;
@@ -305,13 +305,13 @@ impl LaunchPlan {
         self
     }
 
-    /// The parent of the directory for temporary files. Other users cannot enter it, whatever file modes the run sets
-    /// inside.
+    /// The parent of the run's directory for temporary files. Other users cannot enter this parent, whatever file modes
+    /// the run sets below it.
     pub(crate) fn tmp_parent(&self) -> &Path {
         self.tmp.parent().unwrap_or(&self.tmp)
     }
 
-    /// The roots below which the run may write.
+    /// The files and directories that the run may write, including everything below them.
     pub fn writable(&self) -> impl Iterator<Item = &Path> {
         self.grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.as_path())
     }
@@ -325,7 +325,7 @@ fn find_toolchains(request: &RunRequest) -> Vec<Toolchain> {
     toolchains::detect(home, &request.environment, &wanted.detect, wanted.caches)
 }
 
-/// The planned shims, or a note that says why there are none.
+/// Plans the shims. `None` if the caller wants none or, with a note that says why, if guard cannot use any.
 fn shims(request: &RunRequest, notes: &mut Vec<String>) -> Option<Shims> {
     if request.options.no_shims {
         return None;
@@ -342,7 +342,7 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// The program file that the command's first argument names.
+/// The path of the program that the command's first word names.
 fn find_program(
     command: &[OsString],
     directory: &Path,
@@ -380,7 +380,7 @@ fn find_program(
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))
 }
 
-/// The mounts of a run with namespaces: what it sees, what it may write, and what is hidden.
+/// The mounts of a run with namespaces: which paths it sees, which it may write, and which are hidden.
 fn mount_plan(
     request: &RunRequest,
     grants: &[Grant],
@@ -431,7 +431,8 @@ fn mount_plan(
     MountPlan { writable, visible, hidden, ..view }
 }
 
-/// The directories to hide: the user's home and the run directories, unless they contain directories of the system.
+/// The directories that the run sees as empty: the user's home and the directory of all runs, unless they contain
+/// directories of the system.
 fn hidden_directories(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut hidden: Vec<PathBuf> = Vec::new();
     for directory in request.home.iter().chain([&request.runs]) {

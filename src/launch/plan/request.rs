@@ -1,4 +1,4 @@
-//! A request to run a command, and what follows from it alone: limits and private directories.
+//! A request to run a command, and the values that follow from the request alone: limits and private directories.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use crate::policy::{Budget, Config, Namespaces, Policy};
 pub struct RunRequest {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// The working directory; absolute.
+    /// The absolute path of the working directory.
     pub folder: PathBuf,
-    /// The policy, merged with those that it extends, and validated.
+    /// The policy to apply, already validated and merged with the policies that it extends.
     pub policy: Policy,
     /// The caller's environment. The agent gets the variables that the policy passes.
     pub environment: Vec<(OsString, OsString)>,
@@ -26,7 +26,7 @@ pub struct RunRequest {
     pub runs: PathBuf,
     /// The directory in which guard creates the temporary directories of runs.
     pub scratch: PathBuf,
-    /// The effective user id.
+    /// The effective user id of the caller.
     pub uid: u32,
     /// The caller's changes to the policy for this run.
     pub options: Options,
@@ -68,7 +68,7 @@ impl RunRequest {
         RunPaths { run_folder, home, tmp }
     }
 
-    /// Whether to use namespaces: the caller's option, or else the policy's setting.
+    /// Whether to use namespaces: as the caller's option says or, without one, as the policy says.
     pub(crate) fn wanted_namespaces(&self) -> Namespaces {
         self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
     }
@@ -84,10 +84,10 @@ fn max_memory_mib() -> u64 {
     }
 }
 
-/// The private directories of a run.
+/// The paths of a run's private directories.
 #[derive(Debug, Clone)]
 pub(crate) struct RunPaths {
-    /// Holds the transcript and the private home.
+    /// The directory that holds the transcript and the private home.
     pub(crate) run_folder: PathBuf,
     /// The private home directory.
     pub(crate) home: PathBuf,
@@ -102,32 +102,32 @@ impl RunPaths {
     }
 }
 
-/// A caller's changes to the policy for one run.
+/// A caller's changes to the policy, for one run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Overrides the policy's setting for namespaces.
     pub namespaces: Option<Namespaces>,
-    /// More paths the run may read.
+    /// Paths that the run may read, in addition to the policy's.
     pub read: Vec<PathBuf>,
-    /// More paths the run may write.
+    /// Paths that the run may write, in addition to the policy's.
     pub write: Vec<PathBuf>,
-    /// Environment variables to set.
+    /// Environment variables to set for the agent: (name, value).
     pub set: Vec<(OsString, OsString)>,
-    /// Do not look for toolchains in the user's home directory.
+    /// Whether to ignore the toolchains in the user's home directory.
     pub no_toolchains: bool,
-    /// Do not install the shims.
+    /// Whether to start the run without shims.
     pub no_shims: bool,
     /// Overrides the policy's idle limit, in seconds; 0 means no limit.
     pub idle_seconds: Option<u64>,
     /// Overrides the policy's total limit, in seconds; 0 means no limit.
     pub total_seconds: Option<u64>,
-    /// A user types into the run, so the policy's time limits do not apply.
+    /// Whether a user types into the run. The policy's time limits then do not apply.
     pub is_attended: bool,
-    /// More hosts the run may reach.
+    /// Hosts that the run may reach, in addition to the policy's.
     pub hosts: Vec<String>,
-    /// More loopback ports on which the run's servers may listen.
+    /// Loopback ports on which the run's servers may listen, in addition to the policy's.
     pub listen: Vec<u16>,
-    /// More network presets.
+    /// Network presets to apply, in addition to the policy's.
     pub presets: Vec<String>,
     /// The initial content of the private home, and what guard saves of it for the next run.
     pub home_state: HomeState,
@@ -135,34 +135,35 @@ pub struct Options {
     /// content, `{NAME-port}` stands for the port of the gateway NAME and `{directory}` for the working tree, escaped
     /// as inside a double-quoted string.
     pub home_files: Vec<(PathBuf, String)>,
-    /// A budget for model requests. Between it and the policy's, the smaller one counts.
+    /// A budget for model requests. For each limit, the smaller one of this budget and the policy's counts.
     pub budget: Budget,
-    /// Start the run even if guard cannot protect the git repositories that it may write, and report their changes.
+    /// Whether to start the run even if guard cannot protect the git repositories that the run may write. guard then
+    /// only reports changes of these repositories.
     pub allow_unprotected_repositories: bool,
-    /// Do not verify programs after they have started, whatever the policy says. For benchmarks.
+    /// Whether to skip the verification of programs after they have started, whatever the policy says. For benchmarks.
     pub no_verify: bool,
 }
 
 /// The limits of a run. `None` means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// Seconds without output, a new program or CPU use.
+    /// The most seconds without output, a new program or CPU use.
     pub idle_seconds: Option<u64>,
-    /// Seconds from start to end.
+    /// The most seconds from the start of the run to its end.
     pub total_seconds: Option<u64>,
-    /// Processes of the run at the same time.
+    /// The most processes that the run may have at the same time.
     pub processes: Option<u64>,
-    /// Open files of one process.
+    /// The most files that one process may have open.
     pub open_files: Option<u64>,
-    /// MiB of memory for the whole run.
+    /// The most memory for all processes of the run together, in MiB.
     pub memory_mib: Option<u64>,
-    /// MiB of one file that the run writes.
+    /// The largest file that the run may write, in MiB.
     pub file_mib: Option<u64>,
-    /// MiB of output kept in the transcript.
+    /// The most output that the transcript keeps, in MiB.
     pub output_mib: Option<u64>,
 }
 
-/// The last 12 characters of an id. They differ even between runs that start at the same time.
+/// The last 12 characters of a run's id. They differ even between runs that start at the same time.
 fn short_id(run_id: &str) -> &str {
     run_id.get(run_id.len().saturating_sub(12)..).unwrap_or(run_id)
 }

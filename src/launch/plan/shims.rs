@@ -18,7 +18,7 @@ use serde::Serialize;
 /// The shim program, compiled by `build.rs`.
 pub const SHIM_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guard-shim"));
 
-/// The hash of the shim program, which tells it from the shims of other versions of guard.
+/// The hash of the shim program, which distinguishes it from the shims of other versions of guard.
 const VERSION: &str = env!("GUARD_SHIM_HASH");
 
 /// The programs that shims replace.
@@ -26,12 +26,13 @@ const NAMES: [&str; 5] = ["git", "sh", "bash", "dash", "zsh"];
 
 const FILE_NAME: &str = "guard-shim";
 
-/// A directory with the shim program, and links to it with the names of other programs.
+/// The directory with the shim program, and with links to it that have the names of the replaced programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Shims {
-    /// The directory. All runs of this version with the same names share it, so it is created once.
+    /// The directory of the shims. All runs that use this version of guard and the same names share it, so it is
+    /// created once.
     pub directory: PathBuf,
-    /// The names of the programs that it replaces.
+    /// The names of the programs that the shims replace.
     pub names: Vec<String>,
 }
 
@@ -46,7 +47,7 @@ impl Shims {
         Self { directory, names }
     }
 
-    /// The file that the links point at.
+    /// The path of the shim program, to which the links point.
     pub(crate) fn program(&self) -> PathBuf {
         self.directory.join(FILE_NAME)
     }
@@ -68,7 +69,7 @@ impl Shims {
         self.program().is_file()
     }
 
-    /// Creates the files. Other runs may be creating or using them at the same time.
+    /// Writes the shim program and the links. Other runs may be creating or using them at the same time.
     fn fill(&self) -> io::Result<()> {
         let program = self.program();
         // Compares the contents, because a crash of the machine can leave a damaged file.
@@ -103,7 +104,7 @@ fn shims_directory(runs: &Path) -> PathBuf {
     runs.with_file_name("shims")
 }
 
-/// Why guard cannot use shims for runs in this directory. `None` if it can.
+/// Why guard cannot use shims for runs in the directory `runs`; `None` if it can.
 pub fn why_no_shims(runs: &Path) -> Option<String> {
     let directory = shims_directory(runs);
     // The directory may not exist yet.

@@ -1,5 +1,5 @@
-//! The value of the placeholder `{system}`: the parts of the machine that every program needs to read. Also the devices
-//! that it may use. If guard runs as root, `{system}` must not include files that only root may read.
+//! The value of the placeholder `{system}`: the parts of the machine that every program needs to read. Also lists the
+//! devices that every run may use. If guard runs as root, `{system}` must not include files that only root may read.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::sandbox::{Grant, Rights};
 
-/// Directories of programs and libraries.
+/// Directories of the system that contain programs and libraries.
 const PROGRAMS: &[&str] = &[
     "/usr",
     "/bin",
@@ -33,7 +33,7 @@ const MACHINE_INFO: &[&str] = &[
     "/var/lib/ca-certificates",
 ];
 
-/// Devices that hold no data.
+/// Devices that every run may use, because they hold no data.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
 /// Directories in which administrators put files, including keys and passwords. The rest of `/usr` comes from the
@@ -42,7 +42,7 @@ const LOCAL: &[&str] = &["/etc", "/usr/local", "/opt"];
 
 /// The grants of `{system}`. With `as_root`, leaves out files below [`LOCAL`] that only root may read: the agent could
 /// read them even without capabilities, because it has root's user id. Also leaves out directories that could not be
-/// examined in time, and adds a note.
+/// examined in time, and adds a note about them.
 pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     let mut grants = Vec::new();
     let mut add = |path: &Path, rights: Rights| {
@@ -92,15 +92,15 @@ pub(crate) fn is_granted(directory: &Path) -> bool {
     PROGRAMS.iter().any(|programs| directory.starts_with(programs)) && is_public()
 }
 
-/// The entries of a directory that are not in [`LOCAL`]. Skips symbolic links, because only a grant of the target
-/// counts.
+/// The entries of a directory that are not in [`LOCAL`]. Skips symbolic links: a program can use one only if its target
+/// is granted.
 fn entries_without_local(directory: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path()).filter(|path| !path.is_symlink());
     paths.filter(|path| !LOCAL.iter().any(|local| path == Path::new(local))).collect()
 }
 
-/// The devices that every run gets.
+/// The grants for the devices that every run may use.
 pub(crate) fn devices() -> Vec<Grant> {
     let present = DEVICES.iter().map(PathBuf::from).filter(|path| path.exists());
     present.map(|path| Grant { path, rights: Rights::Device, why: "device".to_string() }).collect()
@@ -108,7 +108,7 @@ pub(crate) fn devices() -> Vec<Grant> {
 
 /// The most files and directories that guard examines for one run, at a few microseconds each.
 const MAX_ENTRIES: usize = 100_000;
-/// How long the search may take: some file systems are slow.
+/// How long guard may take to examine the directories: some file systems are slow.
 const TIME_LIMIT: Duration = Duration::from_millis(500);
 /// The deepest level of directories that guard examines.
 const MAX_DEPTH: usize = 48;
@@ -116,7 +116,7 @@ const MAX_DEPTH: usize = 48;
 /// A search for directories in which all users may read everything, and for single files that all users may read.
 struct Search {
     found: Vec<PathBuf>,
-    /// Directories that were not examined.
+    /// Directories that guard did not examine, because it had reached a limit.
     unexamined: Vec<PathBuf>,
     entries_left: usize,
     deadline: Instant,
@@ -173,7 +173,7 @@ impl Search {
         all
     }
 
-    /// The note about directories that were not examined.
+    /// The note that says which directories guard did not examine.
     fn note(&self) -> Option<String> {
         let first = self.unexamined.first()?.display();
         let others = match self.unexamined.len() {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use super::{LaunchError, RunRequest};
 
 /// Refuses a directory whose path contains a symbolic link that an agent could have created. Otherwise, if an earlier
-/// run left such a link, a caller that starts runs by directory name would grant another directory than the one it
-/// names. Links of the system (such as `/home`) are allowed. Call this only for a directory that the caller names, not
-/// for its current directory.
+/// run left such a link, a caller that starts runs by directory name would give the run a different directory than the
+/// one it names. Links of the system (such as `/home`) are allowed. Call this only for a directory that the caller
+/// names, not for its current directory.
 pub fn check_links(directory: &Path) -> Result<(), LaunchError> {
     let Ok(directory) = std::path::absolute(directory) else { return Ok(()) };
     let mut at = PathBuf::new();

@@ -21,22 +21,22 @@ use crate::sandbox;
 use crate::supervisor::CANARY_PROGRAM;
 use crate::sys::{process, seccomp, socket, terminal};
 
-/// What the agent process needs besides the plan. guard creates it before the fork.
+/// What the agent process needs in addition to the plan. guard creates these resources before the fork.
 pub(crate) struct ChildResources {
     pub(crate) filters: sandbox::Filters,
-    /// Standard input, output and error.
+    /// The agent's standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// Standard input is `/dev/null`, which init opens again inside its mount namespace.
+    /// Whether standard input is `/dev/null`. Init then opens it again inside its mount namespace.
     pub(crate) null_input: bool,
-    /// The port of guard to which the canary tries to connect.
+    /// The loopback port on which guard listens, and to which the canary tries to connect.
     pub(crate) canary_port: u16,
-    /// The run has its own mount namespace.
+    /// Whether the run has its own mount namespace.
     pub(crate) has_mount_namespace: bool,
-    /// `RLIMIT_NPROC` counts every process of the user on the machine, not only those of the run.
+    /// Whether `RLIMIT_NPROC` counts every process of the user on the machine, and not only those of the run.
     pub(crate) rlimit_counts_all: bool,
 }
 
-/// The name of the canary's step in messages.
+/// The name of the step in which the canary runs, for messages.
 const TEST_SANDBOX: &str = "test the sandbox";
 
 /// Restricts this process and executes the agent's program.
@@ -55,12 +55,12 @@ pub(crate) fn become_agent(
     process::exit_now(125)
 }
 
-/// Adds the step that failed, a verb with its object, to an error.
+/// Adds the step that failed to an error. `step` is a verb with its object.
 fn step<T, E: std::fmt::Display>(step: &str, result: Result<T, E>) -> Result<T, StartError> {
     result.map_err(StartError::at(step))
 }
 
-/// Gives up every right that the plan does not grant, and tests with the canary that it is gone.
+/// Gives up every right that the plan does not grant, and tests with the canary that these rights are gone.
 fn restrict(
     plan: &LaunchPlan,
     resources: &ChildResources,
@@ -140,7 +140,7 @@ fn reset_signals() -> Result<(), StartError> {
 }
 
 /// The canary: tries a write, a connect and an exec that the sandbox must refuse. If one succeeds, reports that and
-/// exits. Otherwise guard also checks from outside, when the program is about to start, that none has had an effect.
+/// exits. Otherwise guard checks from outside, when the program is about to start, that no attempt has had an effect.
 fn run_canary(plan: &LaunchPlan, resources: &ChildResources, setup: &OwnedFd) -> Result<(), StartError> {
     let mut breaches = Vec::new();
     let forbidden = canary_file(&plan.run_folder);
@@ -206,7 +206,7 @@ fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {
     process::exit_now(if errno == libc::ENOENT { 127 } else { 126 })
 }
 
-/// The file that the canary tries to create. guard checks from outside that it does not exist.
+/// The file that the canary tries to create. guard checks from outside that the file does not exist.
 pub(crate) fn canary_file(run_folder: &Path) -> std::path::PathBuf {
     run_folder.join("canary")
 }

@@ -13,18 +13,18 @@ use crate::launch::plan::Limits;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     directories: Vec<PathBuf>,
-    /// A cgroup enforces the memory limit.
+    /// Whether a cgroup enforces the memory limit.
     pub(crate) bounds_memory: bool,
-    /// What enforces the limit on processes.
+    /// The mechanism that enforces the limit on the number of processes.
     pub(crate) process_bound: ProcessBound,
-    /// Why no cgroup could be created. Empty if none was needed or all were created.
+    /// Why a cgroup could not be created. Empty if none was needed or all were created.
     pub(crate) problem: String,
 }
 
-/// The mechanism that enforces the limit on processes.
+/// The mechanism that enforces the limit on the number of processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ProcessBound {
-    /// The run has no such limit.
+    /// The run has no limit on its number of processes.
     #[default]
     None,
     Cgroup,
@@ -35,7 +35,7 @@ pub(crate) enum ProcessBound {
 }
 
 impl ProcessBound {
-    /// The name used in the run's result.
+    /// The name of the mechanism in the run's result.
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -47,9 +47,9 @@ impl ProcessBound {
 }
 
 impl Group {
-    /// Creates the cgroups that this user may create. It is no error if there are none: the caller reports which limits
-    /// are not enforced. Without a cgroup, `RLIMIT_NPROC` limits the number of processes or, for root, the supervisor
-    /// does.
+    /// Creates the cgroups that this user may create. It is no error if none can be created: the caller reports which
+    /// limits are not enforced. Without a cgroup, `RLIMIT_NPROC` limits the number of processes or, for root, the
+    /// supervisor does.
     pub(crate) fn make(run_id: &str, limits: &Limits, is_root: bool) -> Self {
         let mut group = Self::default();
         group.create_cgroups(run_id, limits);
@@ -122,7 +122,7 @@ impl Group {
         }
     }
 
-    /// Creates one cgroup and writes its limits: (file, value). Returns whether that succeeded.
+    /// Creates one cgroup and writes its limits: (file, value). Returns whether it could be created with all limits.
     fn add(&mut self, directory: &Path, limits: &[(&str, Option<u64>)]) -> bool {
         if let Err(error) = std::fs::create_dir(directory) {
             self.problem = format!("cannot create {}: {error}", directory.display());
@@ -180,10 +180,11 @@ impl Group {
     }
 }
 
-/// How often to try to remove a cgroup, with a millisecond between the tries.
+/// The most attempts to remove a cgroup, with a millisecond between them.
 const MAX_TRIES: usize = 100;
 
-/// An empty cgroup that is younger than this may belong to a run that has not yet moved its init into it.
+/// The age below which guard does not remove a cgroup of another run: it may be empty because that run has not yet
+/// moved its init into it.
 const MIN_AGE: Duration = Duration::from_secs(60);
 
 /// Removes the cgroups of earlier runs whose guard was killed. The kernel refuses to remove those that contain
@@ -198,7 +199,7 @@ fn remove_abandoned(parent: &Path) {
     }
 }
 
-/// The number of threads on the whole machine. `/proc/loadavg` has it, so there is no need to list all of `/proc`.
+/// The number of threads on the whole machine, from `/proc/loadavg`: reading that is faster than listing `/proc`.
 pub(crate) fn threads_on_machine() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let counts = text.split_whitespace().nth(3).unwrap_or_default();

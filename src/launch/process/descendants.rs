@@ -1,10 +1,11 @@
-//! Lists and kills the descendants of a process by reading `/proc`. guard uses it to measure the CPU time of a run, and
-//! to kill what is left of a run whose init was killed. It races with processes that fork, so callers repeat it.
+//! Lists and kills the descendants of a process by reading `/proc`. guard uses this to measure the CPU time of a run,
+//! and to kill what is left of a run whose init was killed. A process that forks meanwhile can be missed, so callers
+//! repeat the call.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The descendants of a process, nearest first.
+/// The process ids of all descendants of a process, nearest first.
 pub(crate) fn list(root: i32) -> Vec<i32> {
     let mut found: Vec<i32> = Vec::new();
     let mut next = vec![root];
@@ -23,7 +24,7 @@ pub(crate) fn list(root: i32) -> Vec<i32> {
     found
 }
 
-/// Sends SIGKILL once to every descendant.
+/// Sends SIGKILL once to every descendant of a process.
 pub(crate) fn kill_all(root: i32) {
     for pid in list(root) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);

@@ -50,7 +50,7 @@ pub(crate) fn run_init(
     watch(control, agent)
 }
 
-/// Sends a message to guard. Ignores errors: if guard has died, nothing needs the message.
+/// Sends a message to guard. Ignores errors: if guard has died, no one needs the message.
 fn send(control: &OwnedFd, message: &InitMessage) {
     let _ = nix::unistd::write(control, &message.encode());
 }
@@ -119,7 +119,8 @@ fn enter_namespaces(plan: &LaunchPlan, user: Option<(u32, u32)>) -> Result<(), S
     Ok(sandbox::apply_mount_plan(prepared?, &plan.view)?)
 }
 
-/// Creates the agent's terminal, if it gets one, and connects its standard streams. Returns both ends: (master, slave).
+/// Creates a terminal for the agent, if it gets one, and connects the agent's standard streams to it. Returns both
+/// ends: (master, slave).
 fn make_terminal(
     config: &InitConfig<'_>,
     resources: &mut ChildResources,
@@ -134,8 +135,8 @@ fn make_terminal(
     Ok(Some((master, slave)))
 }
 
-/// Closes every descriptor but the control socket. If init held a pipe of the agent open, its reader would never see
-/// end of file.
+/// Closes every descriptor of init except the control socket. If init held a pipe of the agent open, the reader of the
+/// pipe would never see end of file.
 fn close_all_but(control: &OwnedFd) {
     let number = control.as_raw_fd() as u32;
     let _ = process::close_range(0, number.saturating_sub(1));
@@ -210,7 +211,7 @@ fn kill_all_and_exit(control: &OwnedFd, agent: i32) -> ! {
     report_and_exit(control)
 }
 
-/// Reports that every other process is dead, and exits. guard need not wait for the exit.
+/// Reports that every other process of the run is dead, and exits. guard need not wait for the exit.
 fn report_and_exit(control: &OwnedFd) -> ! {
     send(control, &InitMessage::AllDead(Used::by_children()));
     process::exit_now(0)

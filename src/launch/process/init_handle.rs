@@ -1,4 +1,4 @@
-//! guard's handle of a run's init process: forks it, waits until it is ready, and kills it if the run cannot start.
+//! guard's handle to a run's init process: forks it, waits until it is ready, and kills it if the run cannot start.
 //! guard may fork only while it has a single thread.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,15 +28,15 @@ pub(crate) struct InitProcess {
     pub(crate) pid: i32,
     /// The socket for messages from and to init.
     pub(crate) control: OwnedFd,
-    /// The socket on which the agent process reports until it executes the program.
+    /// The socket on which the agent process reports to guard until it executes the program.
     pub(crate) setup: OwnedFd,
-    /// The pipes of standard output and error: (guard's end, the stream).
+    /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
     /// The pipe to which guard writes the agent's standard input, if the agent gets any.
     pub(crate) feeder: Option<OwnedFd>,
     /// A note for the user about the agent's standard input.
     pub(crate) note: Option<String>,
-    /// The listener to which the canary tries to connect.
+    /// The listener to which the canary tries to connect, in vain if the sandbox works.
     pub(crate) canary: std::net::TcpListener,
 }
 
@@ -79,7 +79,7 @@ impl InitProcess {
         Ok(Self { pid, control, setup, pipes, feeder, note, canary })
     }
 
-    /// Waits until init has set up its mounts. Returns the master end of the run's terminal, if it has one.
+    /// Waits until init has set up its mounts. Returns the master end of the agent's terminal, if the agent has one.
     pub(crate) fn await_ready(&self) -> Result<Option<OwnedFd>, StartError> {
         await_readable(&self.control)?;
         let mut bytes = [0u8; 4096];
@@ -94,7 +94,7 @@ impl InitProcess {
         }
     }
 
-    /// Returns a value that kills init when it is dropped, unless it is disarmed first.
+    /// Returns a value that kills init when it is dropped, unless it is disarmed before.
     pub(crate) fn kill_on_drop(&self) -> KillOnDrop {
         KillOnDrop(Some(Pid::from_raw(self.pid)))
     }
@@ -119,7 +119,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Waits with a timeout, because an init that was stopped (SIGSTOP) never answers.
+/// Waits until init has sent a message. Has a timeout, because an init that was stopped (SIGSTOP) never answers.
 fn await_readable(control: &OwnedFd) -> Result<(), StartError> {
     loop {
         match poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], READY_TIMEOUT_MS) {

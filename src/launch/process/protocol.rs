@@ -19,7 +19,7 @@ pub(crate) enum StartError {
     /// Init was stopped or is stuck. This does not mean that the machine lacks a feature, so guard does not retry.
     #[error("the run's init process does not answer")]
     NoAnswer,
-    /// The file system of a package cache cannot be the lower layer of an overlay.
+    /// A package cache cannot be mounted as an overlay, because its file system cannot be the lower layer of one.
     #[error("{0}")]
     Overlay(String),
     /// The kernel refused a seccomp listener: most likely an outer sandbox has installed one for this process tree.
@@ -31,7 +31,7 @@ pub(crate) enum StartError {
 }
 
 impl StartError {
-    /// For `map_err`: adds the step that failed, a verb with its object such as `fork init`, to the error.
+    /// For `map_err`: adds the step that failed to the error. `step` is a verb with its object, such as `fork init`.
     pub(crate) fn at<E: std::fmt::Display>(step: &str) -> impl FnOnce(E) -> Self {
         move |error| Self::Other(format!("cannot {step}: {error}"))
     }
@@ -88,7 +88,7 @@ pub(crate) enum InitMessage {
     Failed(StartError),
     /// The agent has ended with this wait status.
     AgentEnded(i32),
-    /// Every process of the run but init is dead. Holds the resources that they used.
+    /// Every process of the run except init is dead. Holds the resources that these processes used.
     AllDead(Used),
 }
 
@@ -144,10 +144,10 @@ impl InitRequest {
 pub(crate) enum AgentMessage {
     /// The seccomp filters are installed. The message carries the seccomp listener.
     Listener,
-    /// The canary could do these things, which the sandbox must refuse.
+    /// The canary could perform these operations, which the sandbox must refuse.
     CanaryBroken(Vec<Breach>),
     Failed(StartError),
-    /// The program could not be executed. Holds the errno.
+    /// The program could not be executed. Holds the errno of the exec.
     ExecFailed(i32),
 }
 
@@ -178,7 +178,7 @@ impl AgentMessage {
     }
 }
 
-/// An operation that the sandbox must refuse, but that the canary could do.
+/// An operation that the sandbox must refuse, but that the canary could perform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Breach {
@@ -194,7 +194,7 @@ impl Breach {
         Self::ALL.into_iter().find(|breach| *breach as u8 == letter)
     }
 
-    /// What the canary could do, as part of a message: "it could …".
+    /// The operation as the end of a message: "it could …".
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Write => "write a file outside the granted directories",
@@ -204,7 +204,7 @@ impl Breach {
     }
 }
 
-/// Resources that processes used until they ended.
+/// The resources that processes used until they ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) cpu_ms: u64,
@@ -212,7 +212,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// The resources of all children that the calling process has reaped.
+    /// The resources used by all children that the calling process has reaped.
     pub(crate) fn by_children() -> Self {
         let Ok(used) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Self::default() };
         let milliseconds =

@@ -36,7 +36,7 @@ pub(crate) fn agent_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((agent_end, feeder_end))
 }
 
-/// The thread that copies the input.
+/// The thread that copies the caller's standard input to the agent.
 #[derive(Debug)]
 pub(crate) struct StdinFeeder {
     stop: EventFd,
@@ -61,7 +61,7 @@ impl StdinFeeder {
     }
 }
 
-/// The caller's input. Its kind decides how guard can offer bytes without consuming them.
+/// The caller's standard input. Its kind decides how guard can offer bytes without consuming them.
 enum Source {
     Pipe(OwnedFd),
     Socket(OwnedFd),
@@ -69,9 +69,9 @@ enum Source {
         file: File,
         position: u64,
     },
-    /// A terminal, from which other programs may read as well. A read consumes the bytes.
+    /// A terminal, from which other programs may read as well. guard cannot offer its bytes without consuming them.
     Terminal(OwnedFd),
-    /// A device. A read consumes the bytes.
+    /// Any other file, such as a device. guard cannot offer its bytes without consuming them.
     Other(OwnedFd),
 }
 
@@ -90,8 +90,8 @@ impl Source {
         })
     }
 
-    /// Whether the pending input is meant for the agent. Input of a terminal is not while another program (such as
-    /// `less` at the end of a pipe) reads single keys, nor while guard is in the background, where a read would stop
+    /// Whether the pending input is meant for the agent. That of a terminal is not, while another program (such as
+    /// `less` at the end of a pipe) reads single keys, or while guard is in the background, where a read would stop
     /// guard.
     fn is_for_agent(&self) -> bool {
         let Self::Terminal(fd) = self else { return true };
@@ -140,7 +140,7 @@ impl Source {
     }
 }
 
-/// The result of a wait.
+/// What the feeder's thread has found out by waiting.
 #[derive(PartialEq, Eq)]
 enum WaitResult {
     Ready,
@@ -157,7 +157,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// Copies until the input ends, the agent's pipe has no reader, or the run is over. Then closes the pipe, so that
+    /// Copies input until it ends, the agent's pipe has no reader, or the run is over. Then closes the pipe, so that
     /// the agent sees the end of its input.
     fn run(mut self) {
         let mut offered = 0;

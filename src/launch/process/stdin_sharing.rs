@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The most ancestor processes that guard checks. There are never so many between a shell and guard.
+/// The most ancestor processes of guard that are checked. There are never so many between a shell and guard.
 const MAX_ANCESTORS: usize = 64;
 
 /// The shells whose command-line options guard knows.

@@ -10,20 +10,20 @@ use super::stdin_sharing::shell_reading_commands_from;
 use crate::launch::run::Streams;
 use crate::transcript::Stream;
 
-/// The capacity of the pipes for output, in bytes.
+/// The capacity of the pipes for the agent's output, in bytes.
 const PIPE_BYTES: i32 = 1 << 20;
 
 /// The agent's standard streams, and guard's ends of them.
 pub(crate) struct AgentStdio {
     /// The agent's standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// The pipes of standard output and error: (guard's end, the stream).
+    /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
     pub(crate) outputs: Vec<(OwnedFd, Stream)>,
     /// The pipe to which guard writes the agent's standard input, if the agent gets any.
     pub(crate) feeder: Option<OwnedFd>,
-    /// Standard input is `/dev/null`. Init opens it again inside its mount namespace.
+    /// Whether the agent's standard input is `/dev/null`. Init then opens it again inside its mount namespace.
     pub(crate) null_input: bool,
-    /// A note for the user about standard input.
+    /// A note for the user about the agent's standard input.
     pub(crate) note: Option<String>,
 }
 
@@ -66,8 +66,8 @@ impl AgentStdio {
     }
 }
 
-/// The name and process id of a shell that reads its commands from this input. `None` for a terminal, which the kernel
-/// lets only the foreground process group read.
+/// The name and process id of a shell that reads its commands from this input. `None` if the input is a terminal: the
+/// kernel lets only the foreground process group read from it.
 fn shell_sharing(input: &OwnedFd) -> Option<(String, i32)> {
     if input.is_terminal() { None } else { shell_reading_commands_from(input) }
 }

@@ -26,15 +26,15 @@ use crate::supervisor::Ask;
 use crate::sys::terminal;
 use crate::transcript::{self, EventType, Line, Observer, Sink, Stream};
 
-/// The smallest and largest number of bytes that the transcript may use for events other than output. Between the two,
-/// it may use as many as for output.
+/// The lower and upper bound, in bytes, of what the transcript may use for events other than output. Between these
+/// bounds, it may use as many bytes as for output.
 const EVENT_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(64 << 20);
-/// Bytes beyond the transcript's limit, for events that are still in memory when it reaches the limit. The recorder and
-/// the writer together hold fewer.
+/// Bytes that the transcript may use beyond its limit, for events that are still in memory when it reaches the limit.
+/// The recorder and the writer together never hold more.
 const RESERVE_BYTES: u64 = 64 << 20;
 
-/// Begins the transcript and connects the streams. Also returns what asks the user for approval, if there is a
-/// terminal.
+/// Begins the transcript and connects the standard streams. If there is a terminal, also returns the object that asks
+/// the user for approval on it.
 pub(super) fn attach(
     mut started: Started,
     file: Box<dyn Sink>,
@@ -114,8 +114,8 @@ pub(super) fn attach(
     Ok((running, asker))
 }
 
-/// The settings of the transcript, as a closure: the transcript's thread evaluates it, so that the launch need not
-/// wait.
+/// Returns a closure that makes the transcript's settings. The transcript's thread calls it, so that the launch need
+/// not wait.
 fn transcript_settings(
     plan: &crate::launch::LaunchPlan,
     network: &Network,
@@ -147,7 +147,8 @@ fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<
 }
 
 impl Running {
-    /// Connects every stream. Only a terminal gets its threads now; those of pipes start with their first output.
+    /// Connects every standard stream. Only the threads of a terminal start now; those of pipes start with their first
+    /// output.
     fn connect(&mut self, streams: Streams) -> io::Result<Option<Box<dyn Ask>>> {
         let Streams { input, output, error, is_terminal, questions, reader } = streams;
         self.reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
@@ -194,7 +195,8 @@ impl Running {
         Pump { from, to, screen, stream, recorder, tail, activity, all_dead, reader }
     }
 
-    /// Starts the thread that forwards the user's keys: to an open question, or else to the run's terminal.
+    /// Starts the thread that forwards the user's keys to the run's terminal or, while guard asks the user a question,
+    /// to that question.
     fn forward_keys(&self, from: OwnedFd, to: OwnedFd, keys: Option<Keys>) -> io::Result<()> {
         let over = self.over.clone();
         let work = move || {

@@ -1,9 +1,9 @@
-//! Gives a run without a mount namespace the user's package caches, as directories of symbolic links. guard creates
-//! them when a program starts that may use them: a cache has thousands of entries, and most runs use none.
+//! Gives a run without a mount namespace the user's package caches, as directories of symbolic links. guard creates the
+//! links of a cache when a program starts that may use it: a cache has thousands of entries, and most runs use none.
 //!
 //! By then the agent runs and can change its private home at will. So guard creates the links in a directory that the
-//! run cannot reach, and renames that into place through descriptors that it opened before the agent started. This
-//! module must never follow a path that the run can change.
+//! run cannot reach, and renames that directory into place through descriptors that it opened before the agent started.
+//! This module must never follow a path that the run can change.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, create_dir_all};
@@ -21,26 +21,28 @@ use crate::launch::plan::LaunchPlan;
 use crate::launch::plan::git_paths::Checkout;
 use crate::sandbox;
 
-/// The most entries of one directory that guard links. More would take too long, so the run does not see the rest.
+/// The most entries of one directory that guard links. More would take too long, so the run does not see the others.
 const MAX_LINKS: usize = 20_000;
 
 /// A package cache of the user that the run gets as a directory of symbolic links.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkedCache {
-    /// The toolchain it belongs to.
+    /// The name of the toolchain that the cache belongs to.
     pub toolchain: &'static str,
-    /// The user's cache.
+    /// The user's cache, to whose entries the links point.
     pub from: PathBuf,
-    /// Its path in the private home.
+    /// The path of the linked cache in the private home.
     pub at: PathBuf,
-    /// How many levels of directories below it are real directories, in which the run can add entries. Links are below.
+    /// How many levels of directories below `at` are real directories, in which the run can add entries. The entries of
+    /// the deepest real directories are links.
     pub depth: usize,
-    /// The directory of the archives that programs unpack into this cache. If all are unpacked already, the run will
-    /// add nothing, and guard takes `depth` as 0.
+    /// The directory of the archives that programs unpack into this cache, if guard knows it. If all archives are
+    /// unpacked already, the run will add nothing, and guard uses 0 instead of `depth`.
     pub unpacked_from: Option<PathBuf>,
 }
 
-/// The package caches of toolchains: as overlays for a run with a mount namespace, and as links for one without.
+/// The package caches of toolchains, in two forms: as overlays for a run with a mount namespace, and as directories of
+/// links for a run without one.
 pub(crate) fn caches(
     toolchains: &[Toolchain],
     run_folder: &Path,
@@ -102,24 +104,25 @@ pub(crate) fn link_dependencies(plan: &LaunchPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// One cache that is not linked yet.
+/// A cache that guard has not linked yet.
 struct PendingCache {
     cache: LinkedCache,
-    /// The directory in the private home that will contain it, and its name there.
+    /// The open directory of the private home in which guard will create the cache as `name`.
     parent: File,
     name: OsString,
 }
 
-/// The caches of a run that guard links when a program first uses them.
+/// The caches that guard links when a program of the run first uses them.
 pub(crate) struct Links {
     caches: Mutex<Vec<PendingCache>>,
-    /// A directory that the run cannot reach, on the file system of the private home.
+    /// The directory in which guard creates the links. The run cannot reach it, but it is on the same file system as
+    /// the private home.
     staging: PathBuf,
     over: AtomicBool,
 }
 
 impl Links {
-    /// Creates and opens the directories that will contain the caches. The agent must not run yet.
+    /// Creates and opens the directories in which guard will create the caches. The agent must not run yet.
     pub(crate) fn open(plan: &LaunchPlan) -> io::Result<Self> {
         let mut caches = Vec::new();
         for cache in &plan.linked_caches {
@@ -133,7 +136,7 @@ impl Links {
         Ok(Self { caches: Mutex::new(caches), staging, over: AtomicBool::new(false) })
     }
 
-    /// The toolchains that have caches.
+    /// The names of the toolchains that have caches.
     pub(crate) fn toolchains(&self) -> Vec<&'static str> {
         let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut names: Vec<&str> = caches.iter().map(|pending| pending.cache.toolchain).collect();
@@ -141,7 +144,7 @@ impl Links {
         names
     }
 
-    /// Links the caches of a toolchain, once. If that fails, the run sees an empty cache.
+    /// Links the caches of a toolchain, unless that was done before. If it fails, the run sees an empty cache.
     pub(crate) fn make(&self, toolchain: &str) {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = caches.extract_if(.., |pending| pending.cache.toolchain == toolchain);
@@ -154,7 +157,7 @@ impl Links {
         }
     }
 
-    /// Stops the linking of caches. None is created after this returns.
+    /// Stops the linking of caches. After this returns, no more caches are created.
     pub(crate) fn stop(&self) {
         self.over.store(true, Ordering::Release);
         self.caches.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -174,7 +177,7 @@ pub(crate) fn link_all(plan: &LaunchPlan) -> io::Result<()> {
 }
 
 impl LinkedCache {
-    /// How many levels of directories must be real ones, so that the run can add entries to them.
+    /// How many levels of directories must be real directories, so that the run can add entries to them.
     fn real_levels(&self) -> usize {
         match &self.unpacked_from {
             Some(archives) if is_unpacked(archives, &self.from).unwrap_or(false) => 0,
@@ -203,8 +206,8 @@ fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Creates real directories down to `depth`, and in them symbolic links to the user's entries. Stops when `over` is
-/// set.
+/// Creates real directories down to `depth`, and in them symbolic links to the user's entries. Stops early when `over`
+/// becomes true.
 fn link_tree(from: &Path, at: &Path, depth: usize, over: &AtomicBool) -> io::Result<()> {
     create_dir_all(at)?;
     for entry in std::fs::read_dir(from)?.take(MAX_LINKS).flatten() {

@@ -1,4 +1,4 @@
-//! Writes to the caller's streams, whose reader may be slow or gone.
+//! Writes to the caller's standard output and error, whose reader may be slow or gone.
 //!
 //! guard waits for a slow reader, as every program does. But when guard has been asked to end, it stops waiting and
 //! drops the rest of the output. The transcript still gets all of it.
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-/// The most bytes of one write. A pipe that polls as writable accepts this many without blocking.
+/// The most bytes that guard writes at once. A pipe that polls as writable accepts this many without blocking.
 const WRITE_BYTES: usize = 4096;
 
 /// How often a waiting writer checks whether guard has given up on its output, in milliseconds.
 const POLL_INTERVAL_MS: u16 = 50;
 
-/// guard no longer waits for readers of its output. Global, because the whole process has one caller.
+/// Whether guard has stopped waiting for readers of its output. Global, because the whole process has one caller.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
-/// Makes every thread stop waiting for readers of the output.
+/// Makes every thread stop waiting for readers of guard's output.
 pub(crate) fn give_up_output() {
     GIVEN_UP.store(true, Ordering::Release);
 }

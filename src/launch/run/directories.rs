@@ -1,5 +1,5 @@
-//! Creates the directories and files that a run needs before it starts, and removes them afterwards. It must never use
-//! an existing directory that another user may have created, and never remove the transcript.
+//! Creates the directories and files that a run needs before it starts, and removes them afterwards. This module must
+//! never use an existing directory that another user may have created, and never remove the transcript.
 
 use std::fs::{DirBuilder, create_dir_all};
 use std::io;
@@ -12,7 +12,8 @@ use crate::launch::plan::LaunchPlan;
 use crate::launch::plan::shims::Shims;
 
 /// Creates the run's private directories. Fails if one already exists: another user may have created it in a shared
-/// directory such as `/tmp`. If the run has a worktree, its run directory was created along with that.
+/// directory such as `/tmp`. Does not create the run directory of a run with a worktree: it was created along with the
+/// worktree.
 pub(crate) fn make_directories(plan: &LaunchPlan) -> io::Result<()> {
     let runs = plan.run_folder.parent().unwrap_or(&plan.run_folder);
     DirBuilder::new().mode(0o700).recursive(true).create(runs)?;
@@ -59,7 +60,7 @@ pub(crate) fn make_mount_directories(plan: &LaunchPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this is a directory of the current user and not a symbolic link.
+/// Whether a path is a directory of the current user, and not a symbolic link.
 fn is_owned_directory(path: &Path) -> bool {
     let user = nix::unistd::geteuid().as_raw();
     path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == user)

@@ -1,7 +1,8 @@
-//! The main loop of a run, from the moment its init process exists to its end: its threads, limits and signals.
+//! The main loop of a run, from the moment its init process exists to its end. It manages guard's threads for the run,
+//! checks the limits and handles signals.
 //!
 //! `start.rs` has the steps before the agent's program runs, `finish.rs` those after its end. Until the run has ended,
-//! the loop must never wait for a slow reader of the output or of the transcript.
+//! the main loop must never wait for a slow reader of the output or of the transcript.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -39,13 +40,13 @@ use crate::sys::signals::SignalWaiter;
 use crate::sys::terminal;
 use crate::transcript::{EventType, Observer, Recorder, Stream, Writer};
 
-/// The time between a signal that asks the agent to end and SIGKILL.
+/// How long the agent may take to end after a signal that asks it to, before guard sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long init may take to kill every process of the run, before guard kills init.
+/// How long init may take to kill every process of the run before guard kills init.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the main thread checks the limits, and whether the transcript can still be written.
 const TICK: Duration = Duration::from_millis(250);
-/// How often `close` checks whether guard should stop waiting for readers of the output.
+/// How often [`Running::close`] checks whether guard should stop waiting for readers of the output.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long an output pump may take to end after guard has stopped waiting for readers.
 const PUMP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -53,9 +54,9 @@ const PUMP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Why guard ended a run early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
-    /// The idle limit.
+    /// The run was idle for too long.
     Idle,
-    /// The limit on the run's duration.
+    /// The run took too long.
     Total,
     /// guard received this signal.
     Signal(Signal),
@@ -76,11 +77,11 @@ pub(crate) enum StopReason {
 pub(crate) struct RunEnd {
     pub(crate) ended: Option<Ended>,
     pub(crate) stop_reason: Option<StopReason>,
-    /// Set if the program could not be executed.
+    /// Why the agent's program could not be executed. `None` unless that ended the run.
     pub(crate) not_started: Option<ExecFailure>,
 }
 
-/// Why the program could not be executed.
+/// Why the agent's program could not be executed.
 #[derive(Debug)]
 pub(crate) struct ExecFailure {
     pub(crate) errno: i32,
@@ -94,35 +95,36 @@ pub(crate) struct Running {
     pub(crate) recorder: Recorder,
     pub(crate) writer: Writer,
     pub(crate) tally: DenialCounter,
-    /// A counter that output, questions, program starts and requests increment. Shows that the run is not idle.
+    /// A counter that output, questions, program starts and requests increment. While it changes, the run is not idle.
     pub(crate) activity: Arc<AtomicU64>,
     pub(crate) network: Network,
     /// The network proxy, once its thread runs.
     pub(crate) proxy: Option<egress::Handle>,
-    /// The budget for model requests is used up.
+    /// Set when the budget for model requests is used up.
     pub(crate) exhausted: Arc<AtomicBool>,
-    /// The last part of every output stream.
+    /// The last part of every output stream, for the result.
     pub(crate) tails: Vec<(Stream, Tail)>,
     /// Becomes readable when every process of the run is dead.
     pub(crate) everything_dead: Arc<EventFd>,
-    /// Every output pump holds a clone. `pumps_done` is disconnected when the last pump has ended.
+    /// The sender for `pumps_done`. Every output pump holds a clone of it, so `pumps_done` is disconnected when the
+    /// last pump has ended.
     pub(crate) pump_done: Option<Sender<()>>,
     pub(crate) pumps_done: Receiver<()>,
-    /// The parser of the program's output.
+    /// The parser of the agent's output, if guard knows the program.
     pub(crate) reader: Option<SharedReader>,
     /// The thread that copies the caller's standard input.
     pub(crate) feeder: Option<StdinFeeder>,
-    /// Services that have no thread yet, because they have had no work.
+    /// Services that have no thread yet, because there was no work for them.
     pub(crate) lazy_threads: Vec<LazyThread>,
     /// The user's package caches, which guard links into the private home when a program first uses them.
     pub(crate) links: Option<Arc<Links>>,
-    /// The resources that the run used. init reports them when every other process is dead.
+    /// The resources that the run used, which init reports when every other process is dead.
     pub(crate) used: Option<Used>,
-    /// Every process of the run, init included, has been reaped.
+    /// Whether every process of the run, including init, has been reaped.
     pub(crate) all_dead: bool,
-    /// Makes the thread that reads the user's keys end.
+    /// Set when the run is over, so that the thread that reads the user's keys ends.
     pub(crate) over: Arc<AtomicBool>,
-    /// The user's terminal in raw mode, while the run has a terminal.
+    /// The user's terminal, which is in raw mode while the run has a terminal.
     pub(crate) raw: Option<Raw>,
     pub(crate) user_terminal: Option<OwnedFd>,
 }
@@ -130,11 +132,11 @@ pub(crate) struct Running {
 /// A service that gets a thread when its descriptor first becomes readable. Many short runs never need these threads,
 /// and starting them all would take a good part of the launch time.
 pub(crate) enum LazyThread {
-    /// Readable when there is output, or when every writer has closed the stream.
+    /// Copies an output stream. Readable when there is output, or when every writer has closed the stream.
     Output(Pump),
-    /// Readable when a shim connects.
+    /// Answers the shims. Readable when a shim connects.
     Shims(UnixListener, Box<ShimService>),
-    /// Readable when a client connects to the proxy.
+    /// The network proxy. Readable when a client connects to the proxy.
     Network(Box<egress::ProxyConfig>),
 }
 
@@ -206,8 +208,8 @@ pub(crate) fn run_to_end(
 }
 
 impl Running {
-    /// Starts the thread of a service that has work. If that fails, this drops the service and so closes its
-    /// descriptor: the agent sees that its peer is gone instead of waiting forever.
+    /// Starts the thread of a service that has work. If the thread cannot start, the service is dropped, which closes
+    /// its descriptor. So the agent sees that its peer is gone, instead of waiting forever.
     fn start_lazy_thread(&mut self, index: usize) {
         let started = match self.lazy_threads.swap_remove(index) {
             LazyThread::Output(pump) => pump.start(self.pump_done.clone()),
@@ -277,6 +279,10 @@ impl Running {
                 }
             }
         }
+        // The agent can end before the next check.
+        if end.stop_reason.is_none() && supervisor.has_panicked() {
+            end.stop_reason = Some(StopReason::Supervisor);
+        }
         if end.stop_reason.is_none() && self.exhausted.load(Ordering::Acquire) {
             end.stop_reason = Some(StopReason::Budget);
         }
@@ -319,8 +325,8 @@ impl Running {
         }
     }
 
-    /// Sends the agent a signal and returns the time at which its grace period ends. A separate thread records the
-    /// signal, because a transcript that waits for a slow reader must not delay the end of the run.
+    /// Sends the agent a signal that asks it to end, and returns the time at which its grace period is over. A separate
+    /// thread records the signal, because a transcript that waits for a slow reader must not delay the end of the run.
     fn ask_to_end(&self, signal: Signal, event_type: EventType, message: String) -> Instant {
         self.send_signal(signal);
         let recorder = self.recorder.clone();
@@ -329,8 +335,8 @@ impl Running {
         Instant::now() + GRACE
     }
 
-    /// Kills every process of the run and waits until they are dead. Returns how the agent ended: `known`, or what init
-    /// reports.
+    /// Kills every process of the run and waits until all are dead. Returns how the agent ended: `known` or, if that is
+    /// `None`, what init reports.
     pub(crate) fn end_everything(&mut self, known: Option<Ended>) -> Option<Ended> {
         let mut ended = known;
         let _ = nix::unistd::write(&self.started.control, &InitRequest::Kill.encode());
@@ -363,8 +369,8 @@ impl Running {
         }
     }
 
-    /// Waits up to `timeout` for a signal or a message of init. Meanwhile starts the thread of every service that gets
-    /// work.
+    /// Waits up to `timeout` for a signal or a message from init. Meanwhile starts the thread of every service that
+    /// gets work.
     fn next_event(&mut self, signals: Option<&SignalWaiter>, timeout: Duration) -> Event {
         let wanted = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![wanted(self.started.control.as_fd())];
@@ -413,15 +419,15 @@ impl Running {
         let _ = nix::unistd::write(&self.started.control, &InitRequest::Signal(signal as i32).encode());
     }
 
-    /// Gives the run's terminal the size of the user's.
+    /// Gives the run's terminal the size of the user's terminal.
     fn copy_terminal_size(&self) {
         if let (Some(from), Some(to)) = (&self.user_terminal, &self.started.terminal) {
             let _ = terminal::copy_size(from.as_fd(), to.as_fd());
         }
     }
 
-    /// Ends the threads that copy input and output. Every process of the run must be dead. First delivers the rest of
-    /// the output, unless guard has stopped waiting for its readers.
+    /// Ends the threads that copy input and output. Every process of the run must be dead. Before that, delivers the
+    /// rest of the output, unless guard has stopped waiting for readers.
     pub(crate) fn close(&mut self) {
         self.over.store(true, Ordering::Release);
         if let Some(feeder) = self.feeder.take() {
@@ -453,16 +459,16 @@ impl Running {
     }
 }
 
-/// When the agent was last active.
+/// Keeps track of when the agent was last active.
 struct Clock {
-    /// The last value of [`Running::activity`].
+    /// The value of [`Running::activity`] when it was last checked.
     seen: u64,
     last_active: Instant,
-    /// Detects work that the counter does not show.
+    /// Detects work by CPU use, which [`Running::activity`] does not count.
     cpu: CpuActivity,
 }
 
-/// What the main thread has received.
+/// What the main thread has received while it waited.
 enum Event {
     /// The agent has ended.
     Ended(Ended),
@@ -471,7 +477,7 @@ enum Event {
     /// Init has closed its socket, so it is dead.
     InitGone,
     Signal(Signal),
-    /// Nothing happened before the timeout, or only a service got work.
+    /// Nothing happened before the timeout, or nothing except that a service got work.
     Nothing,
 }
 

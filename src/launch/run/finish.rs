@@ -19,7 +19,7 @@ use crate::sys::process::Ended;
 use crate::transcript::{self, EventType, Recorder, Stream};
 
 impl Running {
-    /// Builds and records the result, ends guard's threads, and removes the run's private directories.
+    /// Builds and records the run's result, ends guard's threads, and removes the run's private directories.
     pub(crate) fn finish(
         mut self,
         end: &RunEnd,
@@ -50,7 +50,7 @@ impl Running {
         Ok(Finished { result, ended: end.ended })
     }
 
-    /// Builds the result and records it as the last event.
+    /// Builds the run's result and records it as the last event of the transcript.
     fn build_result(
         &mut self,
         end: &RunEnd,
@@ -166,7 +166,7 @@ impl Running {
         tail.map(|(_, tail)| tail.text()).unwrap_or_default()
     }
 
-    /// Fills in the error of a run that failed.
+    /// Adds the error message and its details to the result of a run that failed.
     fn describe_failure(&self, end: &RunEnd, result: &mut RunResult) {
         let plan = &self.started.plan;
         let (kind, error) = match (end, end.ended) {
@@ -211,8 +211,8 @@ impl Running {
     }
 }
 
-/// Marks a result as failed for a reason other than the command's exit. The command's own error, if any, moves to the
-/// last lines of the details.
+/// Marks a result as failed for a reason other than the command's exit. If the result already has an error of the
+/// command, moves that to the last lines of the details.
 fn fail(result: &mut RunResult, kind: ErrorKind, message: String) {
     result.success = false;
     let detail = result.error_detail.get_or_insert_with(ErrorDetail::default);
@@ -238,7 +238,7 @@ impl StopReason {
         }
     }
 
-    /// The message for the user.
+    /// The message that tells the user why guard ended the run.
     fn message(self, plan: &crate::launch::LaunchPlan, recorder: &Recorder) -> String {
         match self {
             Self::Idle => {
@@ -276,7 +276,7 @@ impl StopReason {
     }
 }
 
-/// The tokens, requests and cost of models, if the run used any.
+/// The tokens, requests and cost of models; `None` if the run made no model requests.
 fn model_usage(spent: &egress::Spent) -> Option<ModelUsage> {
     (*spent != egress::Spent::default()).then(|| ModelUsage {
         requests: spent.requests,

@@ -1,6 +1,6 @@
 //! The git side of a run: creates a worktree with its branch and private git directory. After the run, copies the
-//! agent's commits into the user's repository, hands the worktree back, and reports what else has changed. It must
-//! never change refs, files or settings of the user's repository other than those of this worktree and branch.
+//! agent's commits into the user's repository, hands the worktree back, and reports what else has changed. This module
+//! must never change refs, files or settings of the user's repository other than those of this worktree and branch.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,36 +20,36 @@ use crate::workspace::{Workspace, WorkspaceError};
 
 /// Files in a worktree's git directory that guard itself writes when it hands the worktree back.
 const WRITTEN_BY_GUARD: [&str; 4] = ["index", "logs/HEAD", "locked", "HEAD"];
-/// The most findings of one kind that a result lists.
+/// The most findings of one kind that the run's result lists.
 const MAX_FINDINGS: usize = 100;
 
-/// A worktree with its branch and private git directory, created for one run. Dropping it before the run has started
-/// removes the worktree, as `KeepPolicy::Auto` says.
+/// A worktree with its branch and private git directory, created for one run. Dropping the session before the run has
+/// started removes the worktree under the conditions of `KeepPolicy::Auto`.
 pub struct GitSession {
     workspace: Workspace,
-    /// `end` hands the worktree back, so `drop` must not.
+    /// Whether `end` was called. It hands the worktree back, so `drop` must not do that again.
     is_ending: bool,
     /// The state of the user's repository before the run. `None` if guard could not read it.
     before: Option<Fingerprint>,
-    /// Whether the worktree stays after the run.
+    /// Whether guard keeps the worktree after the run.
     disposal: KeepPolicy,
     limits: Limits,
 }
 
-/// The git side of a run's result.
+/// The parts of a run's result that concern git.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     pub(crate) commits: Vec<Commit>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) worktree: Option<Worktree>,
-    /// Changed files, and whether the list is complete. `None` if git could not list them.
+    /// The files that the run changed, and whether the list is complete. `None` if git could not list them.
     pub(crate) files: Option<(Vec<Change>, bool)>,
-    /// Why the run failed, whatever the command's exit code: (kind, message).
+    /// Set if the run failed for a reason that concerns git, whatever the command's exit code: (kind, message).
     pub(crate) failure: Option<(ErrorKind, String)>,
 }
 
 impl GitSession {
-    /// Creates the worktree, its branch and its private git directory.
+    /// Creates the worktree for a run, with its branch and its private git directory.
     pub fn open(
         repository: &Repository,
         request: &Request,
@@ -63,7 +63,7 @@ impl GitSession {
         Ok(Self { workspace, is_ending: false, before, disposal, limits })
     }
 
-    /// The paths of the session, as the plan needs them.
+    /// The paths of the worktree and its git directories, in the form that the plan needs.
     pub fn checkout(&self) -> Checkout {
         let record = self.workspace.record();
         let hooks = self.workspace.run_folder().join("hooks");
@@ -81,7 +81,7 @@ impl GitSession {
         }
     }
 
-    /// The number of the user's uncommitted changes (paths) that guard copied into the worktree.
+    /// The number of paths with uncommitted changes of the user that guard copied into the worktree.
     pub fn carried_changes(&self) -> usize {
         self.workspace.carried_changes()
     }

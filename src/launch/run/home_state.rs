@@ -1,5 +1,5 @@
-//! The files that a conversation keeps between its runs. Every run has a new private home: guard copies the files into
-//! it before the run, and out of it afterwards.
+//! Keeps files of a conversation between its runs. Every run has a new private home: guard copies the files into it
+//! before the run, and out of it afterwards.
 //!
 //! An agent has written these files. So guard copies them only when no process of the run is alive, only regular files
 //! and directories, and only within size limits. It must never follow a symbolic link.
@@ -13,32 +13,33 @@ use serde::Serialize;
 
 use super::login::CopiedLogin;
 
-/// The most bytes that guard copies into or out of one home.
+/// The most bytes that guard copies into or out of a private home.
 const MAX_BYTES: u64 = 512 << 20;
-/// The most files and directories.
+/// The most files and directories that guard copies into or out of a private home.
 const MAX_FILES: usize = 20_000;
-/// The most levels of directories.
+/// The most nested levels of directories that guard copies into or out of a private home.
 const MAX_DEPTH: usize = 32;
 
 /// The initial content of a run's private home, and what guard saves of it for the next run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HomeState {
-    /// Directories to copy into the home at the start. A later one overwrites files of an earlier one.
+    /// Directories whose content guard copies into the home before the run. Files of a later directory overwrite those
+    /// of an earlier one.
     pub from: Vec<PathBuf>,
     /// The directory to which guard saves the paths in `keep` after the run.
     pub to: Option<PathBuf>,
-    /// The paths to save, relative to the home.
+    /// The paths to save after the run, relative to the home.
     pub keep: Vec<PathBuf>,
     /// The agent's own history of conversations, if guard keeps it.
     pub history: Option<SavedHistory>,
-    /// The user's login of which the agent gets a copy.
+    /// A login of the user, such as a token file, of which the agent gets a copy.
     pub login: Option<CopiedLogin>,
 }
 
 /// The agent's own history of conversations in one repository, which guard keeps between runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SavedHistory {
-    /// The directory in which guard keeps it.
+    /// The directory in which guard keeps the history between runs.
     pub place: PathBuf,
     /// The files and directories of the history: (path below `place`, path below the private home).
     pub paths: Vec<(PathBuf, PathBuf)>,
@@ -56,7 +57,7 @@ impl SavedHistory {
         Ok(())
     }
 
-    /// Adds the home's history to the saved one. A lock serializes runs that end at the same time.
+    /// Adds the history in a private home to the saved history. A lock serializes runs that end at the same time.
     fn save_from(&self, home: &Path) -> io::Result<()> {
         make_parent(&self.place)?;
         let lock = fs::File::options().create(true).append(true).open(self.place.with_extension("lock"))?;
@@ -100,8 +101,8 @@ fn replace(place: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
     Ok(())
 }
 
-/// Copies one path out of a home. Skips it if a component is a symbolic link, because the agent could point that
-/// anywhere.
+/// Copies one path out of a private home. Skips the path if a component is a symbolic link, because the agent could
+/// point the link anywhere.
 fn copy_out(home: &Path, path: &Path, to: &Path, budget: &mut CopyBudget) -> io::Result<()> {
     let mut at = home.to_path_buf();
     let has_no_link = path.components().all(|part| {
@@ -142,7 +143,7 @@ impl HomeState {
     }
 }
 
-/// How much guard may still copy.
+/// How many bytes and files guard may still copy.
 struct CopyBudget {
     bytes: u64,
     files: usize,
@@ -153,7 +154,7 @@ impl CopyBudget {
         Self { bytes: MAX_BYTES, files: MAX_FILES }
     }
 
-    /// Accounts for one file of this size.
+    /// Subtracts one file of this size from the budget. Fails if the budget is used up.
     fn spend(&mut self, bytes: u64) -> io::Result<()> {
         self.files = self.files.checked_sub(1).ok_or_else(too_large)?;
         self.bytes = self.bytes.checked_sub(bytes).ok_or_else(too_large)?;

@@ -8,22 +8,24 @@ use std::time::{Duration, Instant};
 
 use crate::launch::process::descendants;
 
-/// The time between two samples. They are taken only while nothing else shows that the run is alive.
+/// The time between two samples of the run's CPU time. guard takes samples only while nothing else shows that the run
+/// is alive.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-/// CPU time counts as work if it is at least the elapsed time divided by this. Timers of an idle process use less.
+/// A run counts as working if it uses at least this fraction of the elapsed time as CPU time: one divided by this
+/// number. The timers of an idle process use less.
 const MIN_SHARE_DIVISOR: u32 = 50;
-/// On an overloaded machine a working process may get less than that. So a run with a runnable process in this many
-/// samples in a row counts as working, too.
+/// A run also counts as working if a process was runnable in this many samples in a row: on an overloaded machine, a
+/// working process may get less CPU time than [`MIN_SHARE_DIVISOR`] requires.
 const RUNNABLE_SAMPLES: u32 = 5;
-/// `/proc` reports CPU time in hundredths of a second, whatever the kernel's own clock.
+/// The unit in which `/proc` reports CPU time: a hundredth of a second, whatever the kernel's own clock.
 const TICK: Duration = Duration::from_millis(10);
 
 /// The CPU use of a run since it was last seen working.
 #[derive(Debug, Default)]
 pub(crate) struct CpuActivity {
-    /// The sample to compare the next one with.
+    /// The earlier sample with which the next one is compared.
     since: Option<Sample>,
-    /// The time of the last sample.
+    /// The time when the last sample was taken.
     last: Option<Instant>,
     /// The number of samples in a row in which a process was runnable.
     runnable_samples: u32,
@@ -32,16 +34,16 @@ pub(crate) struct CpuActivity {
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     time: Instant,
-    /// The CPU time that all processes have used so far.
+    /// The CPU time that all processes of the run have used so far.
     used: Duration,
-    /// A process is running, or waits for a CPU.
+    /// Whether a process of the run is running or waits for a CPU.
     is_runnable: bool,
 }
 
 impl CpuActivity {
-    /// Starts over, because something else has shown that the run is alive. The next sample is due in half an interval:
-    /// not now, because a short run needs none, but early enough that a second one, which can show work, is taken
-    /// before the shortest idle limit of one second.
+    /// Starts over, because something other than CPU use has shown that the run is alive. The next sample is due in
+    /// half an interval. It is not taken now, because a short run needs none. But it is early enough that a second
+    /// sample, which can show work, is taken before the shortest idle limit of one second.
     pub(crate) fn reset(&mut self, now: Instant) {
         *self = Self { last: Some(now.checked_sub(SAMPLE_INTERVAL / 2).unwrap_or(now)), ..Self::default() };
     }
@@ -50,8 +52,8 @@ impl CpuActivity {
         self.last.is_none_or(|last| now.duration_since(last) >= SAMPLE_INTERVAL)
     }
 
-    /// Takes a sample if one is due. Returns whether it shows that `root` or a descendant has worked since the last
-    /// time that one did.
+    /// Takes a sample if one is due. Returns whether the sample shows that `root` or a descendant has worked since work
+    /// was last seen.
     pub(crate) fn has_worked(&mut self, root: i32, now: Instant) -> bool {
         if !self.is_due(now) {
             return false;
@@ -67,7 +69,7 @@ impl CpuActivity {
         self.add(sample)
     }
 
-    /// Adds a sample. Returns whether it shows work.
+    /// Compares a sample with the earlier one. Returns whether it shows that the run has worked.
     fn add(&mut self, sample: Sample) -> bool {
         let Some(since) = self.since else {
             self.since = Some(sample);
@@ -88,7 +90,7 @@ fn is_work(elapsed: Duration, used: Duration) -> bool {
     used * MIN_SHARE_DIVISOR >= elapsed
 }
 
-/// Parses `/proc/PID/stat`: whether the process is runnable, and the CPU time of it and its reaped children.
+/// Parses `/proc/PID/stat`: whether the process is runnable, and the CPU time of the process and its reaped children.
 fn parse_stat(stat: &str) -> Option<(bool, Duration)> {
     // The process name may contain parentheses and blanks, so the other fields begin after the last parenthesis.
     let (_, rest) = stat.rsplit_once(')')?;

@@ -1,5 +1,5 @@
-//! A copy of the user's login, for an agent that has no API key. guard copies the user's credential file into the
-//! private home, and after the run copies tokens back that the agent's CLI has refreshed.
+//! Gives an agent that has no API key a copy of the user's login. guard copies the user's credential file into the
+//! private home, and after the run copies back the tokens that the agent's CLI has refreshed.
 //!
 //! The agent can read the copy, and can write anything into it. So guard copies back only the values that a refresh
 //! replaces, each only with its old type, and only if the user's file has not changed since it was copied.
@@ -23,7 +23,7 @@ const MAX_TOKEN_BYTES: usize = crate::sys::secret::LARGEST;
 /// A credential file of the user of which a run gets a copy.
 #[derive(Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CopiedLogin {
-    /// The user's file, with symbolic links resolved.
+    /// The user's credential file, with symbolic links resolved.
     pub source: PathBuf,
     /// The path of the copy, relative to the private home.
     pub at: PathBuf,
@@ -39,21 +39,21 @@ pub enum LoginError {
     /// The credential file does not exist.
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
-    /// The file cannot be read.
+    /// The credential file cannot be read.
     #[error("cannot read {}: {error}", file.display())]
     Unreadable {
         /// The credential file.
         file: PathBuf,
-        /// The error of the read.
+        /// The error that reading the file returned.
         error: io::Error,
     },
-    /// The file is not a JSON object of credentials.
+    /// The credential file is not a JSON object that contains credentials.
     #[error("{} is not a credential file (a JSON object of at most 256 KiB)", .0.display())]
     NotCredentials(PathBuf),
 }
 
 impl CopiedLogin {
-    /// Reads the user's credential file `at`, relative to `home`.
+    /// Reads the user's credential file; `at` is its path relative to `home`.
     pub fn read(home: &Path, at: &Path, refreshed: &[String]) -> Result<Self, LoginError> {
         let file = home.join(at);
         let source = match fs::canonicalize(&file) {
@@ -71,19 +71,20 @@ impl CopiedLogin {
         }
     }
 
-    /// The tokens in the file, which must not appear in any record.
+    /// The tokens in the credential file, which must not appear in any record.
     pub fn tokens(&self) -> Vec<String> {
         let Some(content) = parse(&self.content) else { return Vec::new() };
         let values = self.refreshed.iter().filter_map(|key| content.pointer(&pointer(key))?.as_str());
         values.filter(|token| token.len() >= 16).map(str::to_string).collect()
     }
 
-    /// Writes the copy into a private home.
+    /// Writes the copy of the credential file into a private home.
     pub(crate) fn copy_into(&self, home: &Path) -> io::Result<()> {
         write_private(&home.join(&self.at), &self.content)
     }
 
-    /// Copies refreshed values from a private home into the user's file. Returns whether there were any.
+    /// Copies refreshed values from a private home back into the user's credential file. Returns whether there were
+    /// any.
     pub(crate) fn copy_back(&self, home: &Path) -> io::Result<bool> {
         let Some(refreshed) = read_in_home(home, &self.at)?.and_then(|bytes| parse(&bytes)) else {
             return Ok(false);
@@ -134,7 +135,7 @@ fn is_token_like(new: &Value, old: &Value) -> bool {
     }
 }
 
-/// The JSON pointer of a key with dots.
+/// Converts a key with dots, such as `a.b`, into a JSON pointer, such as `/a/b`.
 fn pointer(key: &str) -> String {
     format!("/{}", key.replace('.', "/"))
 }
@@ -143,7 +144,8 @@ fn parse(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice(bytes).ok().filter(Value::is_object)
 }
 
-/// The content of a file; `None` if it is not regular or too large. Fails if the last component is a symbolic link.
+/// The content of a file; `None` if the file is not regular or too large. Fails if the last component of the path is a
+/// symbolic link.
 fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match read_regular_file(path, MAX_FILE_BYTES, Links::Refuse) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -152,8 +154,8 @@ fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The content of a file in the private home. `None` if it does not exist, or if a component is a symbolic link: the
-/// agent may have created that.
+/// The content of a file in the private home. `None` if the file does not exist, or if a component of its path is a
+/// symbolic link, which the agent may have created.
 fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut directory = home.to_path_buf();
     for part in at.parent().into_iter().flat_map(Path::components) {

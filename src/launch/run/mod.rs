@@ -2,7 +2,7 @@
 //! the result.
 //!
 //! This code runs outside the sandbox. guard must have a single thread until init is ready, because `fork` copies only
-//! the calling thread. It forks a second time if the first init could not create its namespaces. Afterwards seccomp
+//! the calling thread, and guard forks again if the first init could not create its namespaces. Afterwards seccomp
 //! notifications, the transcript, the shims and every output stream have a thread each. The main thread only waits: for
 //! the end of the run, a signal or a limit.
 mod attach;
@@ -45,7 +45,7 @@ use crate::supervisor;
 use crate::sys::process::{self, Ended};
 use crate::transcript::{self, Observer, Sink, Stream};
 
-/// Parses the standard output of an agent that guard knows, and completes the run's result with what it says.
+/// Parses the standard output of an agent that guard knows, and completes the run's result with what the output says.
 pub trait OutputReader: Send {
     /// Receives the next bytes of output. A piece may end in the middle of a line or a character.
     fn read(&mut self, bytes: &[u8]);
@@ -58,15 +58,16 @@ pub trait OutputReader: Send {
 pub struct Streams {
     /// The source of the agent's standard input.
     pub input: OwnedFd,
-    /// The destination of standard output. With `None`, the output goes only to the transcript and the result.
+    /// The destination of the agent's standard output. With `None`, the output goes only to the transcript and the
+    /// result.
     pub output: Option<OwnedFd>,
-    /// The destination of standard error. With `None`, it goes only to the transcript and the result.
+    /// The destination of the agent's standard error. With `None`, it goes only to the transcript and the result.
     pub error: Option<OwnedFd>,
-    /// Which of [input, output, error] are the user's terminal.
+    /// Which of the caller's streams (input, output, error) are the user's terminal.
     pub is_terminal: [bool; 3],
     /// The terminal on which guard asks the user for approval, if there is one.
     pub questions: Option<OwnedFd>,
-    /// The parser of the output, if guard knows the program.
+    /// The parser of the agent's standard output, if guard knows the program.
     pub reader: Option<Box<dyn OutputReader>>,
 }
 
@@ -74,15 +75,15 @@ pub struct Streams {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The kernel lacks something the policy needs.
+    /// The kernel lacks a feature that the policy needs.
     #[error("the policy {policy} cannot be enforced here: {}", needs.iter().map(|need| need.missing.as_str()).collect::<Vec<_>>().join("; "))]
     Unavailable {
-        /// The policy's name.
+        /// The name of the policy that needs the missing features.
         policy: String,
         /// The missing kernel features, each with a way to get it.
         needs: Vec<Need>,
     },
-    /// The canary, a self-test that tries forbidden operations inside the sandbox, succeeded with one of them.
+    /// The canary, a self-test that tries forbidden operations inside the sandbox, could perform one of them.
     #[error(
         "the sandbox does not work on this machine: a test inside it could {0}; guard did not start the agent"
     )]
@@ -92,7 +93,7 @@ pub enum Failure {
     Step {
         /// The step that failed, as a verb with its object: `start the supervisor`.
         step: &'static str,
-        /// The error's text.
+        /// Why the step failed: the error's text.
         problem: String,
     },
 }
@@ -102,20 +103,21 @@ pub(crate) fn step_failed(step: &'static str) -> impl FnOnce(io::Error) -> Failu
     move |error| Failure::Step { step, problem: error.to_string() }
 }
 
-/// A run that is over.
+/// What [`Launch::run`] returns for a run that is over.
 #[derive(Debug)]
 pub struct Finished {
-    /// The run's result.
+    /// The run's result, as recorded in the transcript.
     pub result: RunResult,
     /// How the agent ended; `None` if it never ran.
     pub ended: Option<Ended>,
 }
 
-/// One run, from its request to its result. Dropping it before the run has started removes everything created for it.
+/// One run, from its request to its result. Dropping this value before the run has started removes everything that was
+/// created for the run.
 ///
 /// guard must have a single thread until [`Launch::run`] has forked init.
 pub struct Launch {
-    /// The request. It can be changed until the run is planned.
+    /// The request for the run. It can be changed until [`Launch::plan`] is called.
     pub request: RunRequest,
     run_id: String,
     task: Option<GitSession>,
@@ -123,31 +125,31 @@ pub struct Launch {
 
 /// A plan with the API keys that its gateways need.
 pub struct Planned {
-    /// The plan.
+    /// The complete description of the run.
     pub plan: LaunchPlan,
     secrets: Secrets,
 }
 
 impl Launch {
-    /// Blocks signals, so that none interrupts guard while it creates or removes something. [`Launch::run`] handles the
-    /// signals that arrive meanwhile.
+    /// Prepares a run: blocks signals, so that none interrupts guard while it creates or removes something.
+    /// [`Launch::run`] handles the signals that arrive meanwhile.
     pub fn new(request: RunRequest, run_id: String) -> io::Result<Self> {
         block_signals()?;
         Ok(Self { request, run_id, task: None })
     }
 
-    /// The run's id.
+    /// The id that guard has given the run.
     pub fn run_id(&self) -> &str {
         &self.run_id
     }
 
-    /// Makes the agent work in this worktree.
+    /// Makes the agent work in the worktree of this session.
     pub fn use_worktree(&mut self, task: GitSession) {
         self.request.checkout = Some(task.checkout());
         self.task = Some(task);
     }
 
-    /// Plans the run and fetches the API keys that it needs. If that fails, gives the worktree back.
+    /// Plans the run and fetches the API keys that it needs. If that fails, hands the worktree back.
     pub fn plan(&mut self, keys: Keys) -> Result<Planned, LaunchError> {
         let planned = self.try_plan(keys);
         if planned.is_err() {
@@ -237,10 +239,10 @@ pub(crate) struct Started {
     pub(crate) has_mount_namespace: bool,
     pub(crate) init_pid: i32,
     pub(crate) control: OwnedFd,
-    /// The socket on which the agent process reports until it executes the program. guard closes it if the start fails,
-    /// so that the agent process does not wait for an answer.
+    /// The socket on which the agent process reports to guard until it executes the program. guard closes it if the
+    /// start fails, so that the agent process does not wait for an answer.
     pub(crate) setup: Option<OwnedFd>,
-    /// The pipes of standard output and error: (guard's end, the stream).
+    /// guard's ends of the pipes for the agent's standard output and error: (pipe, stream).
     pub(crate) pipes: Vec<(OwnedFd, Stream)>,
     /// The pipe to which guard writes the agent's standard input, if the agent gets any.
     pub(crate) feeder: Option<OwnedFd>,
@@ -260,7 +262,7 @@ pub(crate) struct Started {
 /// Files and sockets outside the sandbox that guard creates while init starts.
 pub(crate) struct RunFiles {
     pub(crate) transcript: Box<dyn Sink>,
-    /// The listener for the shims.
+    /// The socket on which guard listens for connections of the shims.
     pub(crate) shims: UnixListener,
     /// The user's package caches, which guard links into the private home when a program first uses them.
     pub(crate) links: Option<Links>,
@@ -273,7 +275,7 @@ impl RunFiles {
     }
 }
 
-/// How guard tries to start a run, in the order of the attempts.
+/// The ways in which guard tries to start a run, in the order of the attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Full,
@@ -333,7 +335,7 @@ fn start(
     }
 }
 
-/// Starts the run's processes in one mode. `files` holds what an earlier attempt has created.
+/// Starts the run's processes in one mode. `files` holds what an earlier attempt in another mode has created.
 fn try_start(
     mut plan: LaunchPlan,
     mode: Mode,
@@ -386,7 +388,8 @@ fn try_start(
     Ok((started, made))
 }
 
-/// Creates what the run's mounts need, or else the symbolic links that replace them.
+/// Creates the directories that the run's mounts need, or the symbolic links that replace overlays in a run without
+/// them.
 fn prepare_mounts_or_links(plan: &LaunchPlan, has_mount_namespace: bool) -> Result<(), StartError> {
     if !has_mount_namespace {
         return Ok(cache_links::link_dependencies(plan)?);
@@ -399,7 +402,7 @@ fn prepare_mounts_or_links(plan: &LaunchPlan, has_mount_namespace: bool) -> Resu
     Ok(())
 }
 
-/// Checks whether the run is safe without namespaces. `notes` say why there are none.
+/// Checks whether the run is safe without namespaces. `notes` say why the run has none.
 fn check_without_namespaces(plan: &LaunchPlan, policy: &Policy, notes: &[String]) -> Result<(), Failure> {
     if let Some(reason) = &plan.needs_view {
         let note = notes.first().map(|note| format!(" ({note})")).unwrap_or_default();

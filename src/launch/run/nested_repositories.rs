@@ -2,8 +2,8 @@
 //!
 //! In a mount namespace guard mounts the repositories read-only, and makes every directory on the path to them a mount
 //! point, so that the agent cannot rename or replace one. Without a mount namespace, guard refuses the run or, if the
-//! caller allows that, reports every change afterwards. It also restores a changed `.git` file of the working
-//! directory.
+//! caller allows unprotected repositories, reports every change afterwards. It also restores a changed `.git` file of
+//! the working directory.
 
 use std::path::{Path, PathBuf};
 
@@ -17,17 +17,17 @@ use crate::workspace::nested_repositories::{
 
 /// The option by which the caller accepts unprotected repositories.
 const OPTION: &str = "--allow-unprotected-repositories";
-/// The most repositories that a message names.
+/// The most repositories that a message to the user names.
 const MAX_NAMED: usize = 3;
 
-/// A directory that the run may write, and the repositories in it.
+/// A directory that the run may write, and the git repositories that guard found in it.
 #[derive(Debug, Clone)]
 pub(crate) struct SearchedDirectory {
     root: PathBuf,
     found: SearchResult,
 }
 
-/// Searches for repositories in every directory that the run may write and that is not private to the run.
+/// Searches for git repositories in every directory that the run may write and that is not private to the run.
 pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec<SearchedDirectory> {
     let mut roots: Vec<PathBuf> = grants
         .iter()
@@ -56,9 +56,9 @@ impl SearchedDirectory {
         self.found.repositories.iter().filter(can_be).map(|one| one.path.as_path())
     }
 
-    /// The directories between the root and a repository, which must become mount points. Otherwise the agent could
-    /// rename `a`, with the read-only mount on `a/b/.git` in it, and create another `a`. A mount point cannot be
-    /// renamed.
+    /// The directories between the searched directory and a repository, which must become mount points. Otherwise the
+    /// agent could rename `a`, with the read-only mount on `a/b/.git` in it, and create a new `a`. A mount point cannot
+    /// be renamed.
     pub(crate) fn pinned(&self) -> Vec<PathBuf> {
         let between = |path: &Path| -> Vec<PathBuf> {
             let above = path.ancestors().skip(1).take_while(|level| *level != self.root);
@@ -70,13 +70,14 @@ impl SearchedDirectory {
         pinned
     }
 
-    /// Whether this is the `.git` file of the directory itself, which guard restores after a run without mounts.
+    /// Whether a repository is the `.git` file of the searched directory itself, which guard restores after a run
+    /// without mounts.
     fn is_restored(&self, one: &NestedRepository) -> bool {
         one.kind == RepositoryKind::GitFile && one.path.parent() == Some(&self.root)
     }
 }
 
-/// Refuses a run if not even mounts can protect the repositories that it may write.
+/// Refuses a run if not even a mount namespace can protect the repositories that the run may write.
 pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
     for SearchedDirectory { root, found } in searched {
         let place = root.display();
@@ -103,7 +104,8 @@ pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Why the run is safe only with a mount namespace, if so. A `.git` file that guard restores needs none.
+/// Why the run is safe only with a mount namespace; `None` if it needs none. A `.git` file that guard restores does not
+/// count.
 pub(crate) fn needs_mounts(searched: &[SearchedDirectory]) -> Option<String> {
     let unprotected = |one: &SearchedDirectory| -> Vec<PathBuf> {
         let repositories = one.found.repositories.iter();
@@ -122,12 +124,12 @@ pub(crate) fn needs_mounts(searched: &[SearchedDirectory]) -> Option<String> {
     })
 }
 
-/// The hint to the user for [`needs_mounts`].
+/// The hint that guard shows to the user together with the reason from [`needs_mounts`].
 pub(crate) const MOUNTS_FIX: &str = "run inside one repository without `--in-place`, so that the command gets its own \
     worktree; or allow unprivileged user namespaces; or use `--allow-unprotected-repositories`, and guard only reports \
     changes after the run";
 
-/// The state of the repositories before the run.
+/// The state of the git repositories before the run, for comparison after the run.
 #[derive(Debug, Default)]
 pub(crate) struct RepositoryWatch {
     working: PathBuf,
@@ -153,8 +155,8 @@ impl RepositoryWatch {
         }
     }
 
-    /// Restores the `.git` file if the run has changed it, and returns findings about every change. Every process of
-    /// the run must be dead.
+    /// Restores the working directory's `.git` file if the run has changed it, and returns findings about every change
+    /// of a repository. Every process of the run must be dead.
     pub(crate) fn end(&self, has_mounts: bool, run_folder: &Path) -> Vec<Finding> {
         let mut findings = Vec::new();
         if let Some(saved) = self.git_file.as_ref().filter(|_| !has_mounts) {

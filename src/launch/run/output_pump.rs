@@ -16,14 +16,14 @@ use super::caller_output::{is_output_given_up, write_to_caller};
 use super::terminal::Screen;
 use crate::transcript::{EventType, Recorder, Stream};
 
-/// The last part of a stream's output, for the result.
+/// The last part of an output stream, for the run's result.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tail {
-    /// (the last bytes, whether earlier ones were dropped).
+    /// (the last bytes of the stream, whether earlier bytes were dropped).
     bytes: Arc<Mutex<(VecDeque<u8>, bool)>>,
 }
 
-/// How many bytes of each stream the tail keeps.
+/// The most bytes of each stream that [`Tail`] keeps.
 const TAIL_BYTES: usize = 1 << 20;
 
 impl Tail {
@@ -37,7 +37,7 @@ impl Tail {
         }
     }
 
-    /// The text, and whether an earlier part of the output is missing.
+    /// The last part of the output as text, and whether an earlier part is missing.
     pub(crate) fn text(&self) -> (String, bool) {
         let mut kept = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = kept.0.make_contiguous();
@@ -49,27 +49,27 @@ impl Tail {
 /// come from a process outside the run to which the agent has passed the descriptor.
 const MAX_BYTES_AFTER_END: usize = 1 << 20;
 
-/// One output stream of the agent.
+/// Copies one output stream of the agent to the caller and into the transcript.
 pub(crate) struct Pump {
-    /// guard's end of the stream.
+    /// guard's end of the agent's stream.
     pub(crate) from: OwnedFd,
-    /// The caller's stream. `None` if only the transcript gets the output.
+    /// The caller's stream, which gets a copy of the output. `None` if only the transcript gets the output.
     pub(crate) to: Option<OwnedFd>,
     /// The lock on the user's terminal, if the output goes there.
     pub(crate) screen: Option<Screen>,
     pub(crate) stream: Stream,
     pub(crate) recorder: Recorder,
     pub(crate) tail: Tail,
-    /// Incremented with every read, so that a run that prints is not idle.
+    /// The run's activity counter. The pump increments it with every read, so that a run that prints is not idle.
     pub(crate) activity: Arc<AtomicU64>,
-    /// Becomes readable when every process of the run is dead. The stream then holds the rest of the output. The pump
-    /// cannot wait for end of file, because the agent may have passed the descriptor to a process outside the run.
+    /// Becomes readable when every process of the run is dead. The pump then copies what is left in the stream, and
+    /// does not wait for end of file, because the agent may have passed the descriptor to a process outside the run.
     pub(crate) all_dead: Arc<EventFd>,
-    /// The parser of the output, if this is standard output.
+    /// The parser of the agent's output, if this stream is standard output.
     pub(crate) reader: Option<SharedReader>,
 }
 
-/// The parser of the program's output, shared by the pump and by the code that builds the result.
+/// The parser of the agent's output, shared by the pump and by the code that builds the result.
 pub(crate) type SharedReader = Arc<Mutex<Box<dyn OutputReader>>>;
 
 impl Pump {

@@ -1,5 +1,5 @@
-//! Handles the signals that ask guard to end. guard blocks them while it creates something for a run. Then the main
-//! loop of the run or a dedicated thread receives them. Nothing here runs in a signal handler.
+//! Handles the signals that ask guard to end. guard blocks these signals while it creates something for a run. Then the
+//! main loop of the run or a dedicated thread receives them. Nothing here runs in a signal handler.
 
 use std::io;
 use std::time::Duration;
@@ -14,15 +14,16 @@ const READER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long guard may take to clean up after a second signal, before it exits at once.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The signals that the main loop of a run waits for: those that ask guard to end, and changes of the terminal's size.
+/// The signals that the main loop of a run waits for: those that ask guard to end, and SIGWINCH, which reports a change
+/// of the terminal's size.
 pub(crate) fn awaited_signals() -> SigSet {
     let mut signals = signals::end_signals();
     signals.add(Signal::SIGWINCH);
     signals
 }
 
-/// Blocks signals, so that none interrupts guard while it creates or removes something. They stay pending until the
-/// main loop of the run receives them.
+/// Blocks signals, so that none interrupts guard while it creates or removes something. Blocked signals stay pending
+/// until the main loop of the run receives them.
 pub(crate) fn block_signals() -> io::Result<()> {
     let mut signals = awaited_signals();
     signals.add(Signal::SIGCHLD);
@@ -49,8 +50,8 @@ pub fn on_signals(work: impl Fn() + Send + 'static) -> io::Result<()> {
 /// Starts a thread that receives signals while guard cleans up a run whose processes are all dead or dying.
 ///
 /// The first signal makes guard stop waiting for slow readers of its output. With `was_stopped`, a signal or a limit
-/// has ended the run and counts as the first one. The next signal ends guard whatever it is doing, after a few seconds
-/// to complete the current step. `guard worktree clean` can do the rest later, as after `kill -9`.
+/// has ended the run and counts as the first signal. The next signal ends guard, whatever it is doing, after a few
+/// seconds to complete the current step. `guard worktree clean` can do the rest later, as after `kill -9`.
 pub(crate) fn watch_for_second_signal(was_stopped: bool) {
     let mut was_stopped = was_stopped;
     let work = move || loop {

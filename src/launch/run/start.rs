@@ -32,10 +32,10 @@ use crate::transcript::EventType;
 /// The operations that the canary tries, as the transcript and the result list them.
 const CANARY_ATTEMPTS: [&str; 3] = ["write outside", "connect to the machine", "start a forbidden program"];
 
-/// The step in which guard checks that the sandbox works, for messages.
+/// The name of the step in which guard checks that the sandbox works, for messages.
 const CHECK_SANDBOX: &str = "check that the sandbox works";
 
-/// Checks from outside the sandbox that none of the canary's attempts had an effect. Returns whether that is so.
+/// A check from outside the sandbox that no attempt of the canary had an effect. Returns true if none had.
 type CanaryCheck = Box<dyn FnOnce() -> bool + Send>;
 
 impl Running {
@@ -127,7 +127,7 @@ impl Running {
         Ok(())
     }
 
-    /// Starts the supervisor's thread and the transcript's. Returns when the supervisor has received the seccomp
+    /// Starts the threads of the supervisor and of the transcript. Returns when the supervisor has received the seccomp
     /// listener of the agent process. Sends on `recording` once events are being written.
     fn start_supervisor(
         &mut self,
@@ -205,9 +205,9 @@ impl Running {
         }
     }
 
-    /// The check from outside that the canary did nothing forbidden. The supervisor calls it before the program starts,
-    /// because the agent process's own report does not prove that its attempts had no effect. The receiver gets the
-    /// attempts that succeeded. The check waits for `is_recording` before it succeeds.
+    /// Creates the check from outside that the canary did nothing forbidden. The supervisor calls the check before the
+    /// program starts, because the agent process's own report does not prove that its attempts had no effect. The check
+    /// sends the attempts that succeeded to the returned receiver. It waits for `is_recording` before it succeeds.
     fn canary_check(
         &self,
         enforcement: &Enforcement,
@@ -245,8 +245,8 @@ impl Running {
         Ok((Box::new(check), checked))
     }
 
-    /// The denials of the run. The transcript's thread collects them and may be behind, so this waits for it if there
-    /// are any.
+    /// The denials of the run. The transcript's thread collects them and may be behind, so this waits for that thread
+    /// if there are any denials.
     pub(crate) fn denials(&self, counts: Counts) -> Vec<Denial> {
         if counts.refusals > 0 {
             self.writer.catch_up();
@@ -269,7 +269,7 @@ impl Running {
         }
     }
 
-    /// The paths by which the supervisor tells the task's repository from other repositories.
+    /// The paths by which the supervisor distinguishes the task's repository from other repositories.
     fn repositories(&self, writable: &[PathBuf]) -> Arc<Repositories> {
         let plan = &self.started.plan;
         let git_folder = match &plan.checkout {
@@ -291,7 +291,7 @@ impl Running {
         plan.checkout.as_ref().map_or(&plan.folder, |checkout| &checkout.worktree)
     }
 
-    /// The paths the run may write, with symbolic links resolved.
+    /// The paths that the run may write, with symbolic links resolved.
     fn writable(&self) -> Vec<PathBuf> {
         let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         self.started.plan.writable().map(real).collect()
@@ -380,8 +380,8 @@ fn start_failed(step: &'static str, problem: impl std::fmt::Display) -> StartFai
     StartFailure::Failed(Failure::Step { step, problem: problem.to_string() })
 }
 
-/// Whether the canary of this run has connected to the non-blocking listener. The canary sends the run's id. Unrelated
-/// clients may connect, too, because loopback ports are shared by the whole machine.
+/// Whether the canary of this run has connected to `listener`, which must be non-blocking. The canary sends the run's
+/// id. Unrelated clients may connect, too, because loopback ports are shared by the whole machine.
 fn has_canary_connected(listener: &TcpListener, run_id: &[u8]) -> bool {
     // More than the backlog can hold: a later client connected after the canary.
     const MAX_CLIENTS: usize = 4096;

@@ -1,5 +1,5 @@
-//! The user's terminal, while the agent runs on a separate terminal that guard connects to it: raw mode, Ctrl-C, and
-//! questions to the user. guard must always restore the modes of the user's terminal.
+//! Controls the user's terminal while the agent runs on a separate terminal that guard connects to it: raw mode,
+//! Ctrl-C, and questions to the user. guard must always restore the modes of the user's terminal.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use crate::sys::terminal;
 
 /// Whether the run may use the user's terminal: the same terminal is standard input and output, and guard is in its
 /// foreground. With a pipe on one side (`guard run … | less`), the program at the other end of the pipe uses the
-/// terminal. A background job leaves it to the shell.
+/// terminal. A background job leaves the terminal to the shell.
 pub fn is_interactive(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> bool {
     let device = |fd: BorrowedFd<'_>| {
         nix::sys::stat::fstat(fd).ok().filter(|_| fd.is_terminal()).map(|found| found.st_rdev)
@@ -48,7 +48,7 @@ impl Drop for Raw {
     }
 }
 
-/// A lock on the user's terminal. guard holds it while it writes output of the agent, or asks a question.
+/// A lock on the user's terminal. guard holds it while it writes output of the agent or asks a question.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Screen(Arc<Mutex<()>>);
 
@@ -68,7 +68,7 @@ pub(crate) struct InterruptKeys {
 impl InterruptKeys {
     /// Whether these keys, already forwarded to the agent's terminal, mean that the user wants to end the whole run. If
     /// the program reads lines, the first Ctrl-C interrupts the program, and a second one soon after ends the run. A
-    /// program that reads single keys uses Ctrl-C for itself, so there only many presses end the run.
+    /// program that reads single keys uses Ctrl-C for its own purposes, so only many presses end its run.
     pub(crate) fn are_to_end_run(&mut self, keys: &[u8], agent_terminal: BorrowedFd<'_>) -> bool {
         if keys != [CTRL_C] {
             self.pressed = 0;
@@ -83,12 +83,12 @@ impl InterruptKeys {
 }
 
 const CTRL_C: u8 = 3;
-/// The longest time between two presses of Ctrl-C that count together.
+/// The longest time between two presses of Ctrl-C that are counted together.
 const MAX_PAUSE: Duration = Duration::from_secs(3);
-/// This many presses of Ctrl-C end a run, whatever its program uses them for.
+/// How many presses of Ctrl-C end a run, whatever its program uses Ctrl-C for.
 const MANY_PRESSES: u32 = 5;
 
-/// The sending side of [`TerminalAsk`]: gets the user's keys while a question is open.
+/// Passes the user's keys to [`TerminalAsk`] while a question is open.
 #[derive(Clone)]
 pub(crate) struct Keys {
     asking: Arc<AtomicBool>,
@@ -96,7 +96,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Sends the keys to the open question. Returns false if there is none; the keys are for the agent then.
+    /// Sends the keys to the open question. Returns false if no question is open: the keys are then for the agent.
     pub(crate) fn send_to_question(&self, bytes: &[u8]) -> bool {
         let is_asking = self.asking.load(Ordering::Acquire);
         if is_asking {
@@ -116,16 +116,16 @@ pub(crate) struct TerminalAsk {
     keys: Receiver<Vec<u8>>,
 }
 
-/// Creates the side that asks and the side that gets the user's keys.
+/// Creates the object that asks questions, and the object that passes the user's keys to it.
 pub(crate) fn asker(terminal: OwnedFd, agent_terminal: OwnedFd, screen: Screen) -> (TerminalAsk, Keys) {
     let (sender, keys) = channel();
     let asking = Arc::new(AtomicBool::new(false));
     (TerminalAsk { terminal, agent_terminal, screen, asking: asking.clone(), keys }, Keys { asking, sender })
 }
 
-/// Resets everything that the agent's output may have changed in the terminal, so that it displays a question as
-/// written: an unfinished control sequence, colours, character sets, margins, modes and reports. Ends with the cursor
-/// in the last line.
+/// Control sequences that reset everything that the agent's output may have changed in the terminal, so that it
+/// displays a question as written: an unfinished control sequence, colours, character sets, margins, modes and reports.
+/// The cursor is then in the last line.
 const CLEAN_SCREEN: &str = concat!(
     "\x18\x1b\\",               // CAN, ST: no control sequence or string is open any more
     "\x1b[!p\x1b[0m\x1b(B\x0f", // soft reset, plain colours, ASCII
@@ -137,10 +137,10 @@ const CLEAN_SCREEN: &str = concat!(
 /// Enough empty lines to scroll all output of the agent off the screen.
 const SCROLL_LINES: usize = 200;
 
-/// No input must arrive for this long before an answer counts. Replies of the terminal to control sequences of the
-/// agent, and keys that the user typed for the agent, arrive earlier.
+/// How long no input must arrive before an answer counts. Replies of the terminal to control sequences of the agent,
+/// and keys that the user typed for the agent, arrive earlier.
 const QUIET: Duration = Duration::from_millis(150);
-/// If input keeps arriving for this long, the answer is no.
+/// How long input may keep arriving. After that, guard takes the answer as no.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TerminalAsk {
@@ -220,8 +220,8 @@ impl Ask for TerminalAsk {
     }
 }
 
-/// Replaces invisible and control characters. The agent chose the text, and with them it could make the question look
-/// like another one.
+/// Replaces invisible and control characters in a text that the agent chose. With them, the agent could make the
+/// question look like a different one.
 fn printable(text: &str) -> String {
     crate::terminal_text::replace(text)
 }

@@ -27,35 +27,36 @@ use crate::pipeline::workflow::model::{Role, Step, Work};
 use crate::pipeline::workflow::template::Template;
 use crate::transcript::EventType;
 
-/// Maximum size of the diff in a prompt, in bytes.
+/// Maximum size of a branch's diff in a prompt, in bytes.
 const MOST_DIFF: usize = 192 << 10;
-/// Maximum size of the answer quoted in a repair request, in bytes.
+/// Maximum size of an agent's answer as quoted in a request to repair it, in bytes.
 const MOST_QUOTED: usize = 16 << 10;
 
-/// The inputs of one agent call.
+/// The inputs of one agent call, recorded in the journal before the call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Question {
     pub(crate) prompt: String,
-    /// The commit that the branch pointed to before the call.
+    /// The commit that the task's branch pointed to before the call.
     pub(crate) tip: String,
-    /// The one file that the agent may write.
+    /// The document that an agent of a read-only role may write; `None` if its step has no document or its role may
+    /// commit.
     pub(crate) document: Option<String>,
-    /// More files and directories that the agent may write.
+    /// Further files and directories that the agent may write.
     #[serde(default)]
     pub(crate) writes: Vec<String>,
 }
 
-/// The result of one agent call.
+/// The result of one agent call, recorded in the journal after the call.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct AgentReply {
     pub(crate) answer: String,
     pub(crate) run_id: String,
-    /// The kind of the error, and its message.
+    /// The kind and message of the error, if the call failed.
     pub(crate) error: Option<(ErrorKind, String)>,
     pub(crate) used: Used,
-    /// The commit that the branch pointed to before the call.
+    /// The commit that the task's branch pointed to before the call.
     pub(crate) before: String,
-    /// The commit that the branch pointed to after the call.
+    /// The commit that the task's branch pointed to after the call.
     pub(crate) after: String,
 }
 
@@ -130,19 +131,20 @@ fn agent_answer(
     })
 }
 
-/// True if the journal has this effect for the current visit, possibly from an earlier process.
+/// True if the journal contains an effect of this name for the current visit, possibly from an earlier process.
 fn has_begun(context: &TaskContext<'_>, effect: &str) -> Result<bool, PipelineError> {
     Ok(context.journal.effect_state(context.task.state.visit, effect)?.is_some())
 }
 
-/// Parses an answer that was accepted before a crash.
+/// Parses an answer that an earlier process accepted before it crashed.
 fn parse_accepted_answer(step: &Step, asked: &AgentReply) -> Result<Map<String, Value>, PipelineError> {
     answer::extract(&asked.answer, &step.answer).map_err(|problem| {
         PipelineError::Strange(format!("the answer in the journal cannot be used: {problem}"))
     })
 }
 
-/// Makes one agent call. An interrupted call is repeated from the state in which it began.
+/// Makes one agent call. If a crash interrupted an earlier attempt, restores the state before that attempt and calls
+/// again.
 pub(crate) fn ask_agent(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -193,7 +195,7 @@ fn build_question(
     Ok(Question { prompt, tip, document, writes: Vec::new() })
 }
 
-/// The path of the step's document in this round.
+/// The path of the document that the step writes in the current round.
 pub(crate) fn document_path(task: &Task, step: &Step) -> Option<String> {
     let document = step.document.as_ref()?;
     let n = task.state.rounds.get(&step.id).copied().unwrap_or(1);
@@ -225,7 +227,7 @@ fn build_prompt(
     Ok(template.fill(&values))
 }
 
-/// The values available to every prompt and message.
+/// The values, by name, that templates of prompts and messages can always use.
 pub(crate) fn template_values(task: &Task, role: &Role) -> BTreeMap<String, String> {
     let setting = &task.setting;
     let mut values = task.state.documents.clone();
@@ -271,15 +273,15 @@ fn relevant_lessons(task: &Task) -> Result<String, PipelineError> {
     Ok(documents::select_lessons(&text, &task.request, memory.tokens))
 }
 
-/// A file below the documents directory, as committed on the branch.
+/// The text of a file below the documents directory, as committed on the task's branch.
 pub(crate) fn committed_document(task: &Task, file: &str) -> Result<String, PipelineError> {
     let path = format!("{}/{file}", task.setting.workflow.documents);
     let found = task.setting.tree.file_at(&task.setting.tree.branch, &path)?;
     Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default())
 }
 
-/// Creates the one file that the agent may write, because the sandbox can only grant access to an
-/// existing file. Anything else at that path is moved aside: an agent in an earlier role could have
+/// Creates an empty file for the document that the agent may write, because the sandbox can only grant access to an
+/// existing file. Anything that already exists at the path is moved aside: an agent in an earlier role could have
 /// written this document in advance.
 fn create_document_file(
     context: &mut TaskContext<'_>,

@@ -1,6 +1,6 @@
 //! Extracts the JSON object that a step asked for from an agent's answer.
 //!
-//! Agents surround it with fences, filler and examples. The last matching object in the text counts. "No
+//! Agents surround the object with code fences, filler and examples. The last matching object in the text counts. "No
 //! JSON" and "wrong fields" are separate errors, each worded so that the agent can repair its answer.
 
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use crate::pipeline::workflow::model::{Field, FieldType};
 
-/// Only the end of a longer answer is parsed.
+/// Maximum number of bytes of an answer that are parsed. Of a longer answer, only the end is parsed.
 const LONGEST: usize = 1 << 20;
-/// Maximum number of positions at which parsing is tried.
+/// Maximum number of positions in an answer at which the parser tries to read a JSON object.
 const MOST_TRIED: usize = 20_000;
 
 /// Why an answer cannot be used.
@@ -26,7 +26,7 @@ pub(crate) enum Unusable {
     WrongFields(String),
 }
 
-/// Extracts the object that the step asked for.
+/// Extracts from an agent's answer the object that the step asked for.
 ///
 /// An agent may quote objects that look like an answer (a plan, a file, another agent's answer). Therefore
 /// the last object that names a field of the step must have all fields, nothing that looks like another
@@ -60,8 +60,8 @@ pub(crate) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Ma
     }
 }
 
-/// The problem with an approval that an earlier object contradicts. The first word of a verdict is the
-/// approval.
+/// The problem with an answer that approves although an earlier object in the text has another verdict; `None` if there
+/// is none. The first word that a verdict field accepts is the approval.
 fn contradicted<'o>(
     object: &Map<String, Value>,
     mut earlier: impl Iterator<Item = &'o Map<String, Value>>,
@@ -80,8 +80,7 @@ fn contradicted<'o>(
     Some(format!("the answer has `{name}` {yes} and {word}; give one verdict, and quote no other"))
 }
 
-/// Every top-level object of the text, in order, with the offset of its end. Objects inside others are
-/// skipped.
+/// Every top-level JSON object in the text, in order, each with the offset of its end. Nested objects are skipped.
 fn objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -104,7 +103,7 @@ fn objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
     found
 }
 
-/// Checks that an object has the required fields.
+/// Checks that an object has all required fields, and that the values have the right types.
 fn fits(object: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Result<(), String> {
     for (name, field) in fields {
         let is_required = field.is_required(object);
@@ -141,7 +140,7 @@ fn fits_field(name: &str, value: &Value, is: &FieldType) -> Result<(), String> {
     }
 }
 
-/// The instructions for the answer's format, with an example.
+/// Instructions for the agent on the format of its answer, with an example.
 pub(crate) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -> String {
     let mut out =
         "\n## How to answer\nEnd your answer with one JSON object, strictly valid, nothing after it:\n\n"
@@ -187,7 +186,7 @@ pub(crate) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -
     out
 }
 
-/// The strings of a list that any answer may contain, one line each.
+/// The strings of the optional list `name` in an answer, each reduced to one line.
 pub(crate) fn list(answer: &Map<String, Value>, name: &str) -> Vec<String> {
     let items = answer.get(name).and_then(Value::as_array).into_iter().flatten();
     let line = |item: &Value| {

@@ -17,7 +17,7 @@ use crate::pipeline::workflow::model::Step;
 use crate::transcript::EventType;
 use crate::workspace::{Merged, StepCommit};
 
-/// Maximum length of a pull request's body.
+/// Maximum length of a task's summary, in characters. The summary becomes the body of the pull request.
 const LONGEST_SUMMARY: usize = 60_000;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ struct MergeOutcome {
     files: Vec<String>,
 }
 
-/// The current commit of the base branch.
+/// The commit that the base branch currently points to.
 fn base_tip(task: &Task) -> Result<String, PipelineError> {
     let base = &task.setting.workflow.base;
     let tip = task.setting.tree.commit_named(&format!("refs/heads/{base}"))?;
@@ -100,8 +100,8 @@ pub(crate) fn run_merge(context: &mut TaskContext<'_>, step: &Step) -> Result<Ne
     Ok(Next::Go { to: next_step(step, Some(word))?, feedback: String::new() })
 }
 
-/// The verdict after a merge. A merge that was rejected and repaired is reviewed again, although there is
-/// nothing new to merge.
+/// The verdict of a merge step, given the outcome `word` of the merge. If reviewers rejected an earlier merge and it
+/// was repaired, the verdict is `MERGED` even if there is nothing new to merge, so that the merge is reviewed again.
 fn after_merge(context: &mut TaskContext<'_>, step: &Step, word: &str) -> &'static str {
     match word {
         "UP_TO_DATE" if context.task.state.merge_review.is_some() => "MERGED",
@@ -155,7 +155,7 @@ pub(crate) fn run_archive(context: &mut TaskContext<'_>, step: &Step) -> Result<
     Ok(Next::Go { to: next_step(step, None)?, feedback: String::new() })
 }
 
-/// Every document of this task: its path, its path in the archive, and its text.
+/// Every document of this task on the branch: its path, the path to move it to in the archive, and its text.
 fn documents_to_archive(task: &Task) -> Result<Vec<(String, String, String)>, PipelineError> {
     let (tree, workflow) = (&task.setting.tree, &task.setting.workflow);
     let mut found = Vec::new();
@@ -175,7 +175,7 @@ fn documents_to_archive(task: &Task) -> Result<Vec<(String, String, String)>, Pi
     Ok(found)
 }
 
-/// A path in the archive that no earlier task uses.
+/// Returns `wanted`, or a variant of it that no earlier task uses in the archive.
 fn free_archive_path(task: &Task, wanted: &str) -> Result<String, PipelineError> {
     let tree = &task.setting.tree;
     let (stem, ending) = wanted.rsplit_once('.').unwrap_or((wanted, "md"));

@@ -1,7 +1,7 @@
-//! Interprets the optional `feedback` of an agent's answer: a text, a list or an object.
+//! Interprets the optional field `feedback` of an agent's answer, which may be a text, a list or an object.
 //!
-//! It serves two purposes: a remark to triage, and a check whether the feedback contradicts a claimed
-//! success.
+//! Guard uses the feedback in two ways: as a remark to triage, and to check whether it contradicts a success that the
+//! agent claims.
 
 use std::collections::BTreeMap;
 
@@ -38,19 +38,19 @@ const FILLERS: [&str; 21] = [
     "had",
 ];
 
-/// True if this answer must contain `feedback` as part of its result, for example the reason of a rejection.
+/// True if `feedback` is a required part of this answer, for example the reason for a rejection.
 fn is_result(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> bool {
     fields.get(KEY).is_some_and(|field| field.is_required(answer))
 }
 
-/// The feedback to triage: what the agent said in addition to its result.
+/// The feedback to triage: a remark that the agent made in addition to its required result.
 pub(crate) fn remark(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Option<String> {
     let feedback = answer.get(KEY).filter(|_| !is_result(answer, fields))?;
     let text = shown(feedback);
     (!text.is_empty()).then_some(text)
 }
 
-/// Formats a value as text; empty if it says nothing.
+/// Formats a JSON value as text. The text is empty if the value contains no statement.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.trim().to_string(),
@@ -78,7 +78,7 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// The first of `words` that the feedback of a claimed success reports as having happened.
+/// If the answer claims success, returns the first of `words` that its feedback reports as having happened.
 pub(crate) fn contradiction(
     answer: &Map<String, Value>,
     fields: &BTreeMap<String, Field>,
@@ -92,7 +92,7 @@ pub(crate) fn contradiction(
     statements.iter().find_map(|statement| reported(statement, words))
 }
 
-/// True if the verdict is the approval, its first word. An answer without a verdict claims success.
+/// True if the answer's verdict is the approval (the first word that the field accepts), or if it has no verdict.
 fn claims_success(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> bool {
     let verdict = fields.iter().find_map(|(name, field)| match &field.is {
         FieldType::OneOf(words) if words.len() > 1 => Some((name, words.first())),
@@ -101,7 +101,7 @@ fn claims_success(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>)
     verdict.is_none_or(|(name, yes)| answer.get(name).and_then(Value::as_str) == yes.map(String::as_str))
 }
 
-/// Collects every statement of a feedback: its strings, and the keys of objects unless the value is empty,
+/// Collects every statement in a feedback value: all strings, and the keys of objects unless their value is empty,
 /// false or a negation.
 fn gather(value: &Value, statements: &mut Vec<String>) {
     match value {
@@ -128,7 +128,7 @@ fn is_negation(word: &str) -> bool {
     NEGATIONS.contains(&word) || word.ends_with("n't") || word.ends_with("n’t")
 }
 
-/// The first of `words` that starts a word of the statement and is not negated there.
+/// The first of `words` that begins a word of the statement and is not negated there.
 fn reported(statement: &str, words: &[String]) -> Option<String> {
     let begins_word = |at: usize| !statement[..at].ends_with(char::is_alphanumeric);
     let happened = |word: &str| {
@@ -138,7 +138,7 @@ fn reported(statement: &str, words: &[String]) -> Option<String> {
     words.iter().find(|word| !word.is_empty() && happened(word)).cloned()
 }
 
-/// True if the text before a word negates it: `no `, `without a single `, `no crashes or `.
+/// True if the text `before` a word negates the word, as in `no `, `without a single ` or `no crashes or `.
 fn is_denied(before: &str, words: &[String]) -> bool {
     // A negation does not extend beyond its clause.
     let clause = before.rsplit(['.', '!', '?', ';', ',', '\n']).next().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Triages an agent's feedback: a triage agent decides what to do with it, and a documentation agent applies
 //! what belongs in the documentation.
 //!
-//! Everything happens within the visit of the step that gave the feedback, with a journal entry before and
-//! after each part. The feedback of these two agents is not triaged, so this cannot loop. A remark that cannot be
-//! acted on goes to the backlog, where it stays visible.
+//! Everything happens within the visit of the step whose agent gave the feedback, with a journal entry before and after
+//! each part. The feedback of the triage and documentation agents is not triaged, so triage cannot loop. A remark that
+//! guard cannot act on goes to the backlog, where it stays visible.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -22,27 +22,27 @@ use crate::pipeline::task::state::{RUNNER, Used};
 use crate::pipeline::workflow::model::{DocsConfig, Field, Role, Step, Triage};
 use crate::pipeline::workflow::template::Template;
 
-/// Maximum number of files that one call may write: each needs a Landlock rule.
+/// Maximum number of files that one documentation call may write: each file needs a Landlock rule.
 const MOST_OPENED: usize = 512;
-/// Maximum number of bytes that one remark may change in the documentation. They are written to the journal
-/// before the commit.
+/// Maximum number of bytes that one remark may change in the documentation. The changes are written to the journal
+/// before they are committed.
 const MOST_WRITTEN: usize = 8 << 20;
 
-/// A path and its new text; `None` deletes the file.
+/// The path of a changed file and its new text; `None` means that the file is deleted.
 type Change = (String, Option<String>);
 
-/// The result of a documentation call.
+/// The result of a call to the documentation agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Written {
     used: Used,
     run_id: String,
-    /// The new contents of the files; `None` deletes the file.
+    /// The changed files with their new contents.
     changes: Vec<Change>,
-    /// Why the result cannot be used.
+    /// Why the agent's changes cannot be used; `None` if they can.
     problem: Option<String>,
 }
 
-/// Sends the feedback of an answer to the triage agent and acts on its decision.
+/// Sends the feedback in an answer to the triage agent and acts on the agent's decision.
 pub(crate) fn triage_feedback(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -67,7 +67,7 @@ pub(crate) fn triage_feedback(
     }
 }
 
-/// The decision about a remark, and the text to act on.
+/// Asks the triage agent about a remark. Returns the decision, and the text to act on.
 fn decide_remark(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -93,7 +93,7 @@ fn decide_remark(
     Ok((text("decision").unwrap_or(decision), text("note").unwrap_or(note)))
 }
 
-/// Prepares the question about a remark.
+/// Prepares the call that asks the triage agent about a remark.
 fn remark_question(
     context: &mut TaskContext<'_>,
     prompt: &str,
@@ -134,8 +134,8 @@ fn add_to_backlog(context: &mut TaskContext<'_>, step: &Step, item: &str) -> Res
     Ok(())
 }
 
-/// Has an agent update the documentation, and commits the result. The sandbox lets this agent write
-/// nothing else.
+/// Has the documentation agent update the documentation, and commits the result. The sandbox lets this agent write only
+/// the documentation.
 fn update_documentation(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -221,10 +221,10 @@ fn commit_documentation(
     Ok(())
 }
 
-/// The files and directories that the documentation agent may write: existing files, and directories for
-/// new ones. Excluded are the tasks' documents (they belong to other roles), files with a second hard
-/// link (the other name could be code), and directories that contain ignored files (new files could not
-/// be told apart).
+/// The files and directories that the documentation agent may write: existing files, and directories in which it may
+/// create files. Excluded are the tasks' documents (they belong to other roles), files with a second hard link (the
+/// other name could be code), and directories that contain ignored files (new files could not be distinguished from
+/// them).
 fn writable_paths(
     task: &Task,
     docs: &DocsConfig,
@@ -253,7 +253,7 @@ fn is_documentation_file(task: &Task, docs: &DocsConfig, path: &str) -> bool {
     docs.is_documentation(path) && !path.to_lowercase().starts_with(&prefix)
 }
 
-/// The changes to the documentation, or why they cannot be used.
+/// The agent's changes to the documentation, or why they cannot be used.
 fn documentation_changes(
     task: &Task,
     docs: &DocsConfig,
@@ -300,7 +300,7 @@ fn documentation_changes(
     Ok(Ok(changes))
 }
 
-/// The directory itself, or, if it contains the tasks' documents, its subdirectories beside them.
+/// Returns `directory` itself, or, if it contains the tasks' documents, those of its subdirectories that do not.
 fn directories_beside(worktree: &std::path::Path, directory: &str, documents_directory: &str) -> Vec<String> {
     let is_below = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
     if is_below(directory, documents_directory) {

@@ -1,4 +1,4 @@
-//! Completes an agent's step: reports the result, commits the work and documents, and decides which step
+//! Completes a step that an agent performed: reports the result, commits the work and documents, and decides which step
 //! follows.
 
 use serde::{Deserialize, Serialize};
@@ -21,14 +21,14 @@ use crate::pipeline::workflow::template::fill_message;
 use crate::transcript::EventType;
 use crate::workspace::StepCommit;
 
-/// A commit by the runner, and the files it changes.
+/// A commit that the runner makes, and the files that it changes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DocumentCommit {
     pub(crate) commit: StepCommit,
     pub(crate) changes: Vec<(String, Option<String>)>,
 }
 
-/// The user's decision at this gate, as an answer.
+/// The user's decision at this step's gate, in the form of an agent's answer; `None` if the user has not decided.
 pub(crate) fn user_decision(
     context: &mut TaskContext<'_>,
 ) -> Result<Option<Map<String, Value>>, PipelineError> {
@@ -135,7 +135,7 @@ fn stop_if_repeating(
     }))
 }
 
-/// Commits the step's document, and the answer's additions to the shared documents.
+/// Commits the step's document, and the items that the answer adds to the shared documents (backlog and lessons).
 fn commit_documents(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -186,13 +186,13 @@ fn commit_documents(
     Ok(())
 }
 
-/// The document that the runner writes if the agent wrote none.
+/// The text of the document that the runner writes if the agent wrote none.
 fn decision_document(step: &Step, word: Option<&str>, answer: &Map<String, Value>) -> String {
     let object = serde_json::to_string_pretty(answer).unwrap_or_default();
     format!("# {}: {}\n\n```json\n{object}\n```\n", step.status, word.unwrap_or("done"))
 }
 
-/// The backlog and the lessons, with new items added.
+/// The new texts of the backlog and the lessons, after adding the answer's items.
 pub(crate) fn shared_document_changes(
     task: &Task,
     answer: &Map<String, Value>,
@@ -212,7 +212,7 @@ pub(crate) fn shared_document_changes(
     Ok(changes)
 }
 
-/// Prepares a commit by the runner on top of the branch.
+/// Prepares a commit that the runner makes on top of the task's branch.
 pub(crate) fn step_commit(
     context: &TaskContext<'_>,
     step: &Step,
@@ -228,7 +228,7 @@ pub(crate) fn step_commit(
     Ok(StepCommit { parent, merges: None, tree: None, message, who: context.task.setting.who.clone(), date })
 }
 
-/// Writes the files and commits them. Idempotent.
+/// Writes the files and commits them. Safe to repeat after a crash.
 pub(crate) fn commit_changes(
     context: &mut TaskContext<'_>,
     change_set: &DocumentCommit,
@@ -251,7 +251,7 @@ pub(crate) fn commit_changes(
     Ok(id)
 }
 
-/// A user's name as it appears in documents: `Name <address>`.
+/// A user's name and address in the form used in documents: `Name <address>`.
 pub(crate) fn signature((name, address): &(String, String)) -> String {
     match (name.is_empty(), address.is_empty()) {
         (true, _) => "a person".to_string(),
@@ -260,7 +260,7 @@ pub(crate) fn signature((name, address): &(String, String)) -> String {
     }
 }
 
-/// The name and address of the user who gave the answer; `None` if an agent did.
+/// The name and address of the user who gave this answer; `None` if an agent gave it.
 fn deciding_user(answer: &Map<String, Value>) -> Option<(String, String)> {
     let text = answer.get("decided_by")?.as_str()?;
     let (name, address) = text.rsplit_once(" <").unwrap_or((text, "guard@localhost"));

@@ -15,8 +15,8 @@ use crate::pipeline::task::task_journal::parse_stored;
 use crate::pipeline::workflow::model::{FieldType, Role, Step};
 use crate::workspace::TaskTree;
 
-/// Hands the conflict over to the user. Resets the branch and the worktree to the state before the
-/// agent's attempt, and keeps what the agent did.
+/// Hands a merge conflict over to the user. Resets the branch and the worktree to the state before the agent's attempt,
+/// and saves what the agent did.
 pub(crate) fn hand_over_conflict(
     context: &mut TaskContext<'_>,
     asked: &AgentReply,
@@ -33,8 +33,8 @@ pub(crate) fn hand_over_conflict(
     Ok(Next::Stop(Status::NeedsHuman, reason))
 }
 
-/// Looks for a merge that the user made in the worktree since the task stopped, and records its author.
-/// If the task waits for exactly that, an unusable merge is an error.
+/// Looks for a merge that the user made in the worktree since the task stopped, and records the user's name. An
+/// unusable merge is an error if the task is waiting for a merge by the user.
 pub(crate) fn find_user_merge(
     context: &mut TaskContext<'_>,
     began: Option<&StepSnapshot>,
@@ -69,7 +69,7 @@ pub(crate) fn find_user_merge(
     Ok(true)
 }
 
-/// The commits at which the agents of this visit left the branch.
+/// The commits that the branch pointed to after each agent call of the current visit.
 fn agent_tips(context: &TaskContext<'_>) -> Result<Vec<String>, PipelineError> {
     let entries = context.journal.entries()?;
     let calls = entries.into_iter().filter(|entry| {
@@ -80,7 +80,7 @@ fn agent_tips(context: &TaskContext<'_>) -> Result<Vec<String>, PipelineError> {
     Ok(asked?.into_iter().map(|asked| asked.after).collect())
 }
 
-/// Accepts the user's merge as the step's answer if it passes the same checks as an agent's.
+/// Accepts the user's merge as the step's answer if it passes the same checks as an agent's merge.
 pub(crate) fn accept_user_merge(
     context: &mut TaskContext<'_>,
     step: &Step,

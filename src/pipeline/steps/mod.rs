@@ -17,15 +17,15 @@ use super::error::PipelineError;
 use super::task::state::Status;
 use super::workflow::model::Step;
 
-/// What follows a step.
+/// What the runner does after a step.
 pub(crate) enum Next {
-    /// Continue with another step.
+    /// Continue with the step `to`, and give its agent this feedback.
     Go { to: String, feedback: String },
-    /// Stop the task for now.
+    /// Stop the task for now, with this status and reason.
     Stop(Status, String),
 }
 
-/// The step that follows a verdict, or the only next step if there is no verdict.
+/// The step that the workflow defines for a verdict, or the step's only successor if it has no verdicts.
 pub(crate) fn next_step(step: &Step, word: Option<&str>) -> Result<String, PipelineError> {
     let way =
         word.map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));

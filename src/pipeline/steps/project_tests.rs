@@ -1,15 +1,14 @@
 //! Detects the command that runs a project's tests, from files such as `Cargo.toml` and `package.json`.
 //!
-//! Guard runs the command itself, in the sandbox. Without a command, tests are reported as not run. An
-//! agent's claim that they pass counts for nothing.
+//! Guard runs the command itself, in the sandbox. If there is no command, tests are reported as not run: an agent's
+//! claim that they pass does not count.
 
 use std::path::Path;
 
 use crate::pipeline::context::Task;
 use crate::pipeline::error::PipelineError;
 
-/// The test command of a project with these files in its top directory; `read` returns the text of one of
-/// them.
+/// The test command of a project whose top directory contains `files`. `read` returns the text of one of these files.
 pub(crate) fn detect(files: &[String], read: impl Fn(&str) -> Option<String>) -> Option<Vec<String>> {
     let has = |name: &str| files.iter().any(|file| file == name);
     let text = |name: &str| if has(name) { read(name).unwrap_or_default() } else { String::new() };
@@ -49,7 +48,7 @@ pub(crate) fn detect(files: &[String], read: impl Fn(&str) -> Option<String>) ->
     others.iter().find(|(file, _)| has(file)).and_then(|(_, line)| command(line))
 }
 
-/// True if a makefile or justfile has a target `test`.
+/// True if a makefile or justfile has the target `test`.
 fn has_target(text: &str) -> bool {
     text.lines().any(|line| {
         let rest = line.strip_prefix("test").map(str::trim_start);
@@ -64,14 +63,14 @@ fn has_test_script(text: &str) -> bool {
     !script.trim().is_empty() && !script.contains("no test specified")
 }
 
-/// True if the program is on the PATH. One named by a path is not checked here.
+/// True if the program is on the PATH. A program given as a path is assumed to be installed.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     program.contains('/') || std::env::split_paths(&path).any(|at| Path::new(&at).join(program).is_file())
 }
 
-/// The test command that guard runs: the user's, or the project's own. `None` if there is none, if its
-/// program is not installed, or if the user wants no tests.
+/// The test command that guard runs: the one that the user set, or the one detected in the project. `None` if there is
+/// no command, its program is not installed, or the user wants no tests.
 pub(crate) fn test_command(task: &Task) -> Result<Option<Vec<String>>, PipelineError> {
     if let Some(words) = task.state.tests.as_ref().or(task.setting.tests.as_ref()) {
         return Ok(Some(words.clone()).filter(|words| !words.is_empty()));
@@ -90,7 +89,7 @@ pub(crate) fn test_command(task: &Task) -> Result<Option<Vec<String>>, PipelineE
     Ok(None)
 }
 
-/// True if the user chose the tests to run, or chose to run none.
+/// True if the user set a test command or chose to run no tests, so that guard detects no command.
 pub(crate) fn has_named_tests(task: &Task) -> bool {
     task.state.tests.is_some() || task.setting.tests.is_some()
 }

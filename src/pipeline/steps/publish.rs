@@ -13,14 +13,14 @@ use crate::workspace::Repository;
 /// What is known about the protection of the base branch at the remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Safety {
-    /// One line for the user.
+    /// The finding as one line of text for the user.
     pub line: String,
-    /// Known for certain: the remote requires a pull request and blocks force pushes.
+    /// Whether the remote is known to require a pull request and to block force pushes.
     pub is_protected: bool,
 }
 
-/// Determines whether the base branch is protected. What cannot be determined is a warning, never
-/// "protected".
+/// Determines whether the base branch is protected at the remote. If that cannot be determined, the result is a
+/// warning, never "protected".
 pub fn safety(repository: &Repository, remote: Option<&str>, base: &str) -> Safety {
     let unsure = |line: String| Safety { line, is_protected: false };
     let Some(name) = remote else { return unsure("The branch stays in this repository.".to_string()) };

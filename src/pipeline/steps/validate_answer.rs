@@ -22,9 +22,9 @@ use crate::transcript::EventType;
 /// The result of validating an answer.
 pub(crate) enum Validation {
     Valid(Map<String, Value>),
-    /// The agent can repair its answer.
+    /// The answer is unusable for this reason, and the agent may be asked to repair it.
     Invalid(String),
-    /// The step ends here.
+    /// No repair is possible: the step ends, and this follows.
     Stop(Next),
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn validate_answer(
     Ok(problem.map_or_else(|| Validation::Valid(answer), Validation::Invalid))
 }
 
-/// The first claim of the answer that is not true, if any.
+/// Describes the first claim in the answer that is not true, if there is one.
 fn find_false_claim(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -108,8 +108,8 @@ fn find_false_claim(
     Ok(None)
 }
 
-/// What is wrong with work on the code: it changes other roles' documents, leaves uncommitted files, or
-/// fails its tests.
+/// Describes what is wrong with an agent's work on the code: it changes other roles' documents, leaves uncommitted
+/// files, or fails its tests. `None` if it is acceptable.
 pub(crate) fn find_work_problem(
     context: &mut TaskContext<'_>,
     step: &Step,
@@ -155,8 +155,8 @@ pub(crate) fn find_work_problem(
     Ok(problem)
 }
 
-/// What is wrong with the report about work on the code: it is not on the branch, it has unticked items,
-/// or a file that it reports as updated is unchanged.
+/// Describes what is wrong with the agent's report about its work on the code: the report is not on the branch, it has
+/// unticked items, or a file that it lists as updated is unchanged.
 fn find_report_problem(
     task: &Task,
     step: &Step,
@@ -189,8 +189,8 @@ fn find_report_problem(
     }))
 }
 
-/// True if the path is or could be a step's document of this task, or is a shared document of the runner.
-/// In a merge, shared documents are allowed: both sides may have changed them.
+/// True if `path` is or could be a document of a step of this task, or is a document shared by all tasks. For a merge,
+/// shared documents do not count, because both sides may have changed them.
 fn is_a_document(task: &Task, path: &str, is_merge: bool) -> bool {
     let workflow = &task.setting.workflow;
     let memory = workflow.memory.as_ref().map(|memory| &memory.file);
@@ -211,7 +211,7 @@ fn is_a_document(task: &Task, path: &str, is_merge: bool) -> bool {
     })
 }
 
-/// What is wrong with the commit that the answer claims in the field `name`.
+/// Describes what is wrong with the commit that the answer claims in the field `name`; `None` if the claim is true.
 fn find_commit_problem(
     task: &Task,
     name: &str,
@@ -233,8 +233,8 @@ fn find_commit_problem(
     Ok(None)
 }
 
-/// What is wrong with a merge: it does not contain the base, has conflict markers, or lost changes that
-/// only the base made.
+/// Describes what is wrong with a merge: it does not contain the base, has conflict markers, or lost changes that only
+/// the base made.
 pub(crate) fn find_merge_problem(task: &Task, asked: &AgentReply) -> Result<Option<String>, PipelineError> {
     let (tree, base, after) = (&task.setting.tree, &task.setting.workflow.base, &asked.after);
     let wanted = tree.commit_named(&format!("refs/heads/{base}"))?.unwrap_or_default();
@@ -263,7 +263,8 @@ pub(crate) fn find_merge_problem(task: &Task, asked: &AgentReply) -> Result<Opti
     Ok(None)
 }
 
-/// Runs the tests in the sandbox of the role that wrote them. Returns why they fail, if they do.
+/// Runs the test command `words` under the policy of the role whose work is tested. Returns why the tests fail, if they
+/// do.
 fn run_tests(
     context: &mut TaskContext<'_>,
     step: &Step,

@@ -1,14 +1,14 @@
-//! The budget of a task and its steps: limits, usage, and when a limit stops the task. A task stopped by a
-//! limit can be resumed.
+//! The budget of a task and its steps: the limits, the usage, and the check whether a limit is reached. A task stopped
+//! by a limit can be resumed.
 
 use super::state::{RUNNER, Status, Used};
 use crate::pipeline::context::Task;
 use crate::pipeline::context::TaskContext;
 use crate::pipeline::workflow::model::{Bounds, StepExecutor};
 
-/// One limit, and how much of it is used.
+/// One limit on a resource, and how much of the resource is used.
 struct Account {
-    /// The step; `None` for the whole task.
+    /// The step that the limit applies to; `None` if it applies to the whole task.
     step: Option<String>,
     name: &'static str,
     used: f64,
@@ -32,7 +32,7 @@ impl Account {
         self.step.as_ref().map_or_else(|| "the task".to_string(), |step| format!("the step {step}"))
     }
 
-    /// Formats an amount of the resource.
+    /// Formats an amount of the limited resource.
     fn amount(&self, amount: f64) -> String {
         match self.name {
             "tokens" => format!("{amount:.0}"),
@@ -40,7 +40,7 @@ impl Account {
         }
     }
 
-    /// Says that the limit is reached, and how to continue.
+    /// The message for the user that the limit is reached, and how to raise it.
     fn limit_message(&self, id: &str) -> String {
         let more = self.step.as_ref().map(|step| format!("{step}=")).unwrap_or_default();
         format!(
@@ -54,7 +54,7 @@ impl Account {
     }
 }
 
-/// The task's limits in force.
+/// The limits on the whole task that are in force: those that the user raised, and otherwise the workflow's.
 pub(crate) fn task_bounds(task: &Task) -> Bounds {
     let limits = &task.setting.workflow.limits;
     task.state.raised.task.or(Bounds {
@@ -65,7 +65,7 @@ pub(crate) fn task_bounds(task: &Task) -> Bounds {
     })
 }
 
-/// A step's limits in force.
+/// The limits on all calls of a step that are in force.
 fn step_bounds(task: &Task, step: &str) -> Bounds {
     let workflow = &task.setting.workflow;
     let raised = task.state.raised.steps.get(step).copied().unwrap_or_default();
@@ -84,21 +84,22 @@ fn accounts_of(task: &Task, step: &str) -> Vec<Account> {
     all
 }
 
-/// A message about the first limit that is reached, of the task or the step.
+/// A message about the first limit of the task or the step that is reached; `None` if none is.
 pub(crate) fn exhausted_limit(task: &Task, step: &str) -> Option<String> {
     let accounts = accounts_of(task, step);
     let over = accounts.iter().find(|account| account.used >= account.bound)?;
     Some(over.limit_message(&task.id))
 }
 
-/// The smallest remainder of a resource for one more call.
+/// How much of the resource `name` one more call may use under all limits of the task and the step; `None` if
+/// unlimited.
 pub(crate) fn remaining_budget(task: &Task, step: &str, name: &str) -> Option<f64> {
     let accounts = accounts_of(task, step).into_iter().filter(|account| account.name == name);
     accounts.map(|account| (account.bound - account.used).max(0.0)).min_by(f64::total_cmp)
 }
 
-/// Adds the usage of a call. A call in the journal counts once, even if its step is replayed after a
-/// crash: the replay starts from the task's state at the beginning of the step.
+/// Adds the usage of a call to the task and the step. A call in the journal counts only once, even if its step is
+/// replayed after a crash: the replay starts from the task's state at the beginning of the step.
 pub(crate) fn add_usage(context: &mut TaskContext<'_>, step: &str, more: Used) {
     context.task.state.used += more;
     *context.task.state.used_by.entry(step.to_string()).or_default() += more;
@@ -115,7 +116,7 @@ pub(crate) fn add_usage(context: &mut TaskContext<'_>, step: &str, more: Used) {
     }
 }
 
-/// The status and reason for stopping, if a limit is reached.
+/// The status and the reason with which the task stops if a limit is reached.
 pub(crate) fn reached_limit(task: &Task) -> Option<(Status, String)> {
     let (step, id) = (&task.state.step, &task.id);
     let rounds = task.state.since.get(step).copied().unwrap_or(0);

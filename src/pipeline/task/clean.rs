@@ -7,7 +7,7 @@ use crate::pipeline::context::repository;
 use crate::pipeline::error::PipelineError;
 use crate::pipeline::task::journal::Journal;
 
-/// The result of removing a task.
+/// The result of [`clean`]: what was removed and what was kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cleaned {
     /// The id of the task.
@@ -16,11 +16,11 @@ pub struct Cleaned {
     pub branch: String,
     /// Whether the branch was deleted, because it was fully merged into the base.
     pub is_branch_gone: bool,
-    /// The ref under which uncommitted work was saved.
+    /// The ref under which uncommitted work was saved; `None` if there was none.
     pub kept: Option<String>,
 }
 
-/// Removes what a finished task left on the machine. The records of its agents' runs stay.
+/// Removes what a finished task left on the machine. Keeps the transcripts of its agents' runs.
 pub fn clean(task_store: &TaskStore, journal: &mut Journal, id: &str) -> Result<Cleaned, PipelineError> {
     let found = journal.task(id)?.ok_or_else(|| PipelineError::Unknown(id.to_string()))?;
     let lock = task_store.lock(&found.id)?;

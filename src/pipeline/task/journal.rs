@@ -1,9 +1,9 @@
 //! The journal: tasks and their effects, in one SQLite file that must survive a crash.
 //!
-//! Every effect on the world has two writes: the intent before it, and the outcome after it. Each write is on
-//! disk before the next action (write-ahead log, full synchronisation). After a crash, the runner finds
-//! nothing, an intent (the effect may or may not have happened: repeat it with exactly the same intent), or
-//! an outcome. Commits are in the repository; the journal is never the only copy of one.
+//! For every effect, two entries are written: the intent before the effect, and the outcome after it. Each entry is on
+//! disk before the next action (write-ahead log, full synchronisation). After a crash, the runner finds nothing, an
+//! intent (the effect may or may not have happened: repeat it with exactly the same intent), or an outcome. Commits are
+//! in the repository; the journal is never the only copy of one.
 #![forbid(unsafe_code)]
 
 use std::fs::{DirBuilder, OpenOptions};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
-/// How long a writer waits for another: several tasks write to one file.
+/// How long a process waits for its turn to write: several tasks write to the same file.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const TABLES: &str = "
@@ -38,12 +38,12 @@ create table if not exists decision (
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The file or its directory cannot be created or opened.
+    /// The journal's file or its directory cannot be created or opened.
     #[error("cannot open {}: {source}", path.display())]
     Io {
         /// The journal's file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// SQLite failed.
@@ -51,22 +51,22 @@ pub enum StoreError {
     Database {
         /// The journal's file.
         path: PathBuf,
-        /// The cause.
+        /// The error of SQLite.
         source: rusqlite::Error,
     },
-    /// A stored value cannot be parsed.
+    /// A stored value cannot be parsed. Holds a description of the problem.
     #[error("the journal contains a value that cannot be parsed: {0}")]
     Strange(String),
 }
 
-/// A task as stored. Only its runner interprets `setting` and `state`.
+/// A task as stored in the journal. The journal does not interpret `setting` and `state`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRow {
     /// The unique id of the task.
     pub id: String,
-    /// When the task was created.
+    /// When the task was created, as text in the journal's time format.
     pub created: String,
-    /// When the task was last written.
+    /// When the task's row was last written, as text in the journal's time format.
     pub updated: String,
     /// The name of the task's status.
     pub status: String,
@@ -74,58 +74,58 @@ pub struct TaskRow {
     pub reason: String,
     /// The user's request.
     pub request: String,
-    /// The path of the repository.
+    /// The path of the user's repository.
     pub repository: String,
     /// The task's branch.
     pub branch: String,
-    /// The part that never changes (`TaskSettings`).
+    /// The part of the task that never changes: `TaskSettings` as JSON.
     pub setting: Value,
-    /// The part that changes with every step (`State`).
+    /// The part of the task that changes with every step: `State` as JSON.
     pub state: Value,
 }
 
-/// An effect as stored.
+/// An effect as stored in the journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// The number of the visit: counts the steps that were begun.
+    /// The number of the visit that the effect belongs to. Visits are counted over all steps of the task.
     pub visit: u32,
     /// The name of the effect, unique within its visit.
     pub effect: String,
-    /// The step that was visited.
+    /// The step that ran the effect.
     pub step: String,
-    /// The parameters of the effect, recorded before it.
+    /// The parameters of the effect, recorded before it happens.
     pub intent: Value,
-    /// The result of the effect; `None` until it is recorded.
+    /// The result of the effect; `None` if it has not been recorded.
     pub outcome: Option<Value>,
     /// When the intent was recorded.
     pub begun: String,
-    /// When the outcome was recorded.
+    /// When the outcome was recorded; `None` if it has not been.
     pub ended: Option<String>,
 }
 
 /// What the journal knows about an effect that is about to run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EffectState {
-    /// It was never begun. Its intent is recorded now.
+    /// The effect was never begun. Its intent has been recorded now.
     New,
-    /// It was begun with this intent. Whether it happened is unknown.
+    /// The effect was begun with this intent. Whether it happened is unknown.
     Again(Value),
-    /// It happened, with this outcome.
+    /// The effect happened and had this outcome.
     Done(Value),
 }
 
 /// A user's decision at a gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// The verdict they chose.
+    /// The verdict that the user chose.
     pub verdict: String,
-    /// Their comment.
+    /// The user's comment on the verdict.
     pub feedback: String,
-    /// The user's name and address.
+    /// The user's name and e-mail address.
     pub who: (String, String),
 }
 
-/// A callback that receives the number of writes so far, after every write.
+/// A callback that is called after every write, with the number of writes so far.
 #[cfg(debug_assertions)]
 type Watcher = Box<dyn FnMut(u64) + Send>;
 
@@ -188,7 +188,7 @@ impl Journal {
         })
     }
 
-    /// Calls `watcher` after every write: tests end the process at each of them.
+    /// Calls `watcher` after every write, so that tests can end the process after each of them.
     #[cfg(debug_assertions)]
     pub fn watch(&mut self, watcher: impl FnMut(u64) + Send + 'static) {
         self.watcher = Some(Box::new(watcher));
@@ -265,7 +265,7 @@ impl Journal {
         read().map_err(|error| self.failed(error))
     }
 
-    /// What the journal knows about an effect; `None` if it was never begun.
+    /// What the journal knows about an effect; `None` if the effect was never begun.
     pub fn effect_state(
         &self,
         task: &str,
@@ -340,8 +340,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Deletes the effects from a visit on, so that they run again. Deletes the user's decision about that visit only
-    /// if `with_decision` is set.
+    /// Deletes all effects from the visit `visit` on, so that they run again. Deletes the user's decision about that
+    /// visit only if `with_decision` is set.
     pub fn delete_entries_from(
         &mut self,
         task: &str,
@@ -360,7 +360,7 @@ impl Journal {
         Ok(())
     }
 
-    /// All effects of a task, in order.
+    /// All effects of a task, in the order in which they were begun.
     pub fn entries(&self, task: &str) -> Result<Vec<Entry>, StoreError> {
         let select = "select visit, effect, step, intent, outcome, begun, ended from entry where task = ?1 order by visit, begun, rowid";
         let read = || -> rusqlite::Result<Vec<Entry>> {
@@ -370,7 +370,8 @@ impl Journal {
         read().map_err(|error| self.failed(error))
     }
 
-    /// Records a user's decision about a visit. The first one counts; the result is false for a later one.
+    /// Records a user's decision about a visit. Returns false if there already is a decision, which then stays in
+    /// force.
     pub fn decide(&mut self, task: &str, visit: u32, decision: &Decision) -> Result<bool, StoreError> {
         let done = self.connection.execute(
             "insert or ignore into decision values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -381,7 +382,7 @@ impl Journal {
         Ok(count == 1)
     }
 
-    /// The user's decision about a visit.
+    /// The user's decision about a visit; `None` if the user has not decided.
     pub fn decision(&self, task: &str, visit: u32) -> Result<Option<Decision>, StoreError> {
         let read = self.connection.query_row(
             "select verdict, feedback, name, address from decision where task = ?1 and visit = ?2",
@@ -395,8 +396,8 @@ impl Journal {
     }
 }
 
-/// Retries while the database is busy: SQLite's own timeout does not cover two processes that switch to the
-/// write-ahead log at once.
+/// Retries `work` while the database is busy. SQLite's own timeout does not cover two processes that switch to the
+/// write-ahead log at the same time.
 fn patiently<T>(work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {

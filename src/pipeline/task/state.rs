@@ -10,32 +10,32 @@ use crate::pipeline::workflow::model::{Agent, Bounds, Workflow};
 use crate::transcript::EventType;
 use crate::workspace::TaskTree;
 
-/// The part of a task that never changes.
+/// The settings of a task, which never change after it was created.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskSettings {
     /// The workflow as it was when the task began.
     pub workflow: Workflow,
-    /// The name of the workflow's mode.
+    /// The name of the mode in which the workflow runs.
     pub mode: String,
     /// The task's short name, used in file and branch names.
     pub feat: String,
     /// The task's worktree and branch.
     pub tree: TaskTree,
-    /// A directory in the user's own checkout of the repository.
+    /// A directory in the user's own checkout of the repository, not in the task's worktree.
     pub repository: PathBuf,
-    /// The user declared the repository's configuration trustworthy.
+    /// Whether the user declared the repository's configuration trustworthy.
     #[serde(default)]
     pub trusted: bool,
     /// The name and e-mail address for commits that the runner makes.
     pub who: (String, String),
-    /// The gates at which the user decides.
+    /// The names of the gates at which the user decides instead of an agent.
     #[serde(default)]
     pub gates: Vec<String>,
-    /// Settings that override the workflow's agent.
+    /// Settings that override those of the workflow's agent.
     #[serde(default)]
     pub agent: Agent,
-    /// The command that must succeed after work on the code. `None` means the project's own; an empty one
-    /// runs no tests.
+    /// The command that must succeed after an agent worked on the code. `None` means that guard detects the project's
+    /// own command; an empty command means that no tests are run.
     #[serde(default)]
     pub tests: Option<Vec<String>>,
     /// The remote to push the branch to; `None` keeps the branch local.
@@ -46,64 +46,64 @@ pub struct TaskSettings {
     pub safety: String,
 }
 
-/// The progress of a task.
+/// The progress of a task, stored in the journal after each step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// The current step.
     pub step: String,
     /// The number of the visit: how many steps have been begun.
     pub visit: u32,
-    /// The step that led to the current one.
+    /// The step that led to the current step.
     #[serde(default)]
     pub from: Option<String>,
     /// How often each step was visited, including the current visit.
     #[serde(default)]
     pub rounds: BTreeMap<String, u32>,
-    /// Like `rounds`, since the user last resumed the task.
+    /// Like `rounds`, but counts only visits since the user last resumed the task.
     #[serde(default)]
     pub since: BTreeMap<String, u32>,
-    /// The documents: name → path.
+    /// The path of each document written so far, by the document's name.
     #[serde(default)]
     pub documents: BTreeMap<String, String>,
-    /// The feedback of the gate that sent the task back.
+    /// The feedback of the gate that sent the task back to the current step.
     #[serde(default)]
     pub feedback: String,
-    /// git's report about merge conflicts.
+    /// git's report about the conflicts of the last merge.
     #[serde(default)]
     pub conflicts: String,
-    /// The files with conflicts.
+    /// The files with conflicts in the last merge.
     #[serde(default)]
     pub conflict_files: Vec<String>,
-    /// The step that reviews merges, while a merge waits for approval.
+    /// The step that must approve the last merge; `None` if no merge waits for approval.
     #[serde(default)]
     pub merge_review: Option<String>,
-    /// The name and address of the user who merged by hand what the agent of this step could not.
+    /// The name and address of the user who merged by hand because the agent of the current step could not.
     #[serde(default)]
     pub merged_by: Option<(String, String)>,
-    /// Digests of each gate's last feedback and of the work it was about, to detect rounds without progress.
+    /// Digests of each gate's last feedback and of the work that it was about, used to detect rounds without progress.
     #[serde(default)]
     pub said: BTreeMap<String, (String, String)>,
-    /// What the task has used so far.
+    /// The resources that the task has used so far.
     #[serde(default)]
     pub used: Used,
-    /// The usage by step: its own calls, and those to triage its feedback.
+    /// The resources used by each step: by its own agent calls, and by the calls that triaged its feedback.
     #[serde(default)]
     pub used_by: BTreeMap<String, Used>,
-    /// The limits that a warning was given for.
+    /// The limits about which the user has already been warned.
     #[serde(default)]
     pub warned: Vec<String>,
-    /// Where the branch was delivered.
+    /// Where the branch was delivered, for example the URL of a pull request.
     #[serde(default)]
     pub delivered: Option<String>,
-    /// A test command set since the task began.
+    /// The test command that the user set after the task began; it replaces the one in the task's settings.
     #[serde(default)]
     pub tests: Option<Vec<String>>,
-    /// Limits raised since the task began.
+    /// The limits that the user raised after the task began.
     #[serde(default)]
     pub raised: LimitOverrides,
 }
 
-/// Limits that override the workflow's.
+/// Limits that override those of the workflow.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LimitOverrides {
     /// Overrides for the whole task.
@@ -117,11 +117,11 @@ pub struct LimitOverrides {
 /// The resources that a task has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Used {
-    /// Model tokens.
+    /// The number of model tokens.
     pub tokens: u64,
-    /// Cost, in the currency of the user's prices.
+    /// The cost, in the currency of the user's prices.
     pub cost: f64,
-    /// Milliseconds that agents were running.
+    /// How long agents were running, in milliseconds.
     pub agent_ms: u64,
     /// The number of agent calls.
     pub calls: u64,
@@ -141,24 +141,24 @@ impl std::ops::AddAssign for Used {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Status {
-    /// A process works on it, or died while doing so.
+    /// A process is working on the task, or died while it did.
     Running,
-    /// The branch is ready.
+    /// The task is complete: its branch is ready.
     Succeeded,
-    /// A step failed; `resume` tries it again.
+    /// A step failed; `guard task resume` tries it again.
     Failed,
-    /// The user must decide or resume.
+    /// The task waits for the user to decide or to resume it.
     NeedsHuman,
-    /// A limit was reached; `resume` with a higher one continues.
+    /// A limit was reached; `guard task resume` with a higher limit continues the task.
     BudgetExhausted,
-    /// Stopped by a signal; `resume` continues.
+    /// A signal stopped the task; `guard task resume` continues it.
     Interrupted,
-    /// The user gave the task up.
+    /// The user cancelled the task.
     Cancelled,
 }
 
 impl Status {
-    /// The status as written in the journal and in output.
+    /// The name of the status in the journal and in guard's output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -171,20 +171,20 @@ impl Status {
         }
     }
 
-    /// Parses what [`Status::name`] returns.
+    /// Parses a name that [`Status::name`] returned.
     pub fn parse(name: &str) -> Option<Self> {
         serde_json::from_value(Value::from(name)).ok()
     }
 }
 
-/// An event of a task, as the task reports it to its caller.
+/// An event that a task reports to its caller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskEvent {
-    /// `task.said`, `task.step`, `task.step_ended`, `task.agent`, `task.commit`, `task.ended`, …
+    /// The type of the event: `task.said`, `task.step`, `task.step_ended`, `task.agent`, `task.commit`, `task.ended`, …
     pub event_type: EventType,
-    /// One line for the user.
+    /// The event as one line of text for the user.
     pub message: String,
-    /// Structured data for programs.
+    /// The event as structured data for programs.
     pub data: Value,
 }
 
@@ -193,16 +193,16 @@ impl TaskEvent {
         Self { event_type, message: message.into(), data }
     }
 
-    /// A message by a role or the runner.
+    /// Creates the event for a message by a role or the runner.
     pub(crate) fn said(who: &str, message: impl Into<String>) -> Self {
         Self::new(EventType::TaskSaid, message, json!({ "who": who }))
     }
 }
 
-/// The name under which the runner reports events.
+/// The name that messages of the runner itself are shown under.
 pub const RUNNER: &str = "ORCHESTRATOR";
 
-/// Derives a name for files and branches from a request: its significant words.
+/// Derives a task's short name, used for files and branches, from the significant words of its request.
 pub fn name_of(request: &str) -> String {
     const FILLERS: [&str; 44] = [
         "a",

@@ -1,5 +1,5 @@
-//! The directory of tasks, and the lock on each task. The lock belongs to an open file, so the kernel
-//! releases it when the process dies.
+//! The directory of tasks, and the lock on each task. A lock belongs to an open file, so the kernel releases it when
+//! the process dies.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
@@ -16,26 +16,26 @@ use crate::pipeline::task::journal::{Journal, StoreError};
 /// The directories where tasks are stored, and the executor for their agents.
 #[derive(Debug, Clone)]
 pub struct TaskStore {
-    /// Executes the agents' requests.
+    /// The executor that runs the tasks' agents.
     pub executor: Executor,
-    /// The directory of runs.
+    /// The directory that holds the data of all runs, one subdirectory for each.
     pub runs: PathBuf,
-    /// The directory of tasks: the journal, and one directory per task.
+    /// The directory where tasks are stored: the journal, and one directory per task.
     pub tasks: PathBuf,
 }
 
 impl TaskStore {
-    /// Opens the journal.
+    /// Opens the journal of all tasks.
     pub fn journal(&self) -> Result<Journal, StoreError> {
         Journal::open(&self.tasks.join("journal.db"))
     }
 
-    /// The directory of a task.
+    /// The directory that holds the files of one task.
     pub fn task_directory(&self, id: &str) -> PathBuf {
         self.tasks.join(id)
     }
 
-    /// Locks a task for this process. The kernel releases the lock when the process dies.
+    /// Locks a task for this process. Fails if another process holds the lock.
     pub(crate) fn lock(&self, id: &str) -> Result<TaskLock, PipelineError> {
         let directory = self.task_directory(id);
         let failed = |path: &Path, source| PipelineError::Io { path: path.to_path_buf(), source };
@@ -65,7 +65,7 @@ impl TaskStore {
         Ok(TaskLock { _file: file })
     }
 
-    /// The process that works on a task. Only queries the lock, so it never blocks another process.
+    /// The process that is working on a task. This only queries the lock, so it never blocks another process.
     pub fn worker(&self, id: &str) -> Option<Worker> {
         let path = self.task_directory(id).join("lock");
         let mut file = File::open(&path).ok()?;
@@ -90,12 +90,12 @@ pub(crate) struct TaskLock {
 /// A process that holds the lock on a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worker {
-    /// The process id, if it could be verified.
+    /// The id of the process; `None` if it could not be verified.
     pub process: Option<i32>,
 }
 
-/// An open-file-description lock, not a POSIX one: closing another descriptor of the same file does not
-/// release it.
+/// The parameters of a lock on a whole file. It is used for open-file-description locks, not POSIX locks, because
+/// closing another descriptor of the same file does not release them.
 fn whole_file() -> libc::flock {
     libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -106,8 +106,8 @@ fn whole_file() -> libc::flock {
     }
 }
 
-/// True if the process has this file open. The recorded id may belong to a process that died, and may have
-/// been reused.
+/// True if the process has this file open. A process id read from the lock file may belong to a process that died, and
+/// may have been reused.
 fn has_open(process: i32, file: &File) -> bool {
     let Ok(wanted) = file.metadata() else { return false };
     let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();

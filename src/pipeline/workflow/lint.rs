@@ -8,7 +8,7 @@ use super::parse::ParsedWorkflow;
 use super::template::Template;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source, find};
 
-/// Values available to every prompt.
+/// The names of the values that every prompt can use.
 pub(crate) const VALUES: [&str; 14] = [
     "request",
     "feat",
@@ -26,7 +26,7 @@ pub(crate) const VALUES: [&str; 14] = [
     "answer_format",
 ];
 
-/// Returns the problems that only show when the parts of the workflow are compared.
+/// Returns the problems that only become visible when the parts of the workflow are compared with each other.
 pub(crate) fn lint(source: &Source, read: &ParsedWorkflow, dirs: &PolicyDirs) -> Vec<Diagnostic> {
     let mut linter = Linter { source, read, dirs, found: Vec::new() };
     if read.problems.is_empty() {
@@ -184,7 +184,7 @@ impl Linter<'_> {
         }
     }
 
-    /// Warns about a step's limit above the task's limit, which is always reached first.
+    /// Warns if a step's limit is higher than the task's limit: the task's limit is always reached earlier.
     fn bounds(&mut self, path: &str, step: &Step) {
         let (own, task) = (step.limits, &self.read.workflow.limits);
         let pairs = [
@@ -278,7 +278,7 @@ impl Linter<'_> {
         }
     }
 
-    /// Reports unreachable steps, and a workflow that cannot end.
+    /// Reports steps that a task can never reach, and a workflow that cannot end.
     fn check_reachability(&mut self) {
         let workflow = &self.read.workflow;
         let mut reached: BTreeSet<&str> = BTreeSet::new();
@@ -310,7 +310,7 @@ impl Linter<'_> {
     }
 }
 
-/// The names of all documents.
+/// The names of all documents that the workflow's steps write.
 pub(crate) fn documents(workflow: &Workflow) -> BTreeSet<&str> {
     workflow.steps.iter().filter_map(|step| step.document.as_ref()).map(|one| one.name.as_str()).collect()
 }

@@ -1,4 +1,4 @@
-//! Loads workflows by name or path: the user's own, and the built-in ones.
+//! Loads workflows by name or path: those of the user, and the built-in ones.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use super::parse;
 use super::yaml::LARGEST;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source};
 
-/// The built-in workflows: name and text.
+/// The name and YAML text of each built-in workflow.
 pub const BUILT_IN: [(&str, &str); 1] = [("default", include_str!("../../../workflows/default.yaml"))];
 
-/// The prompts of the built-in workflows, by the path that names them there.
+/// The prompts of the built-in workflows: the path by which a workflow names the prompt, and the prompt's text.
 pub const PROMPTS: [(&str, &str); 11] = [
     ("prompts/investigator.md", include_str!("../../../workflows/prompts/investigator.md")),
     ("prompts/researcher.md", include_str!("../../../workflows/prompts/researcher.md")),
@@ -33,25 +33,25 @@ pub enum WorkflowError {
     /// No workflow has this name.
     #[error("no workflow named `{0}`")]
     NotFound(String),
-    /// The file cannot be read.
+    /// The workflow's file cannot be read.
     #[error("cannot read the workflow {}: {problem}", path.display())]
     Unreadable {
         /// The workflow's file.
         path: PathBuf,
-        /// The cause.
+        /// The reason as text, for example the error of the operating system.
         problem: String,
     },
-    /// The text has errors.
+    /// The workflow's text has errors.
     #[error("the workflow is invalid: {} problems", .0.len())]
     Invalid(Vec<Diagnostic>),
 }
 
-/// The directory of the user's workflows: `$XDG_CONFIG_HOME/guard/workflows`.
+/// The directory that contains the user's workflows: `$XDG_CONFIG_HOME/guard/workflows`.
 fn user_workflows_dir(dirs: &PolicyDirs) -> Option<PathBuf> {
     dirs.user.as_ref().map(|policies| policies.with_file_name("workflows"))
 }
 
-/// The names of all workflows, and whether each is built in; the user's own first.
+/// The names of all workflows, and whether each is built in. The user's own workflows come first.
 pub fn names(dirs: &PolicyDirs) -> Vec<(String, bool)> {
     let entries = user_workflows_dir(dirs).and_then(|directory| std::fs::read_dir(directory).ok());
     let name = |entry: std::fs::DirEntry| {
@@ -70,7 +70,7 @@ pub fn names(dirs: &PolicyDirs) -> Vec<(String, bool)> {
     found
 }
 
-/// The text of a workflow, and the directory of its prompts; `None` for a built-in one.
+/// The text of a workflow, and the directory that contains its prompts (`None` for a built-in workflow).
 pub fn source(reference: &str, dirs: &PolicyDirs) -> Result<(Source, Option<PathBuf>), WorkflowError> {
     let is_path = reference.contains('/') || Path::new(reference).extension().is_some();
     if is_path {
@@ -105,7 +105,7 @@ fn read_text(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
 
-/// Parses a workflow and returns it with all of its problems. It is usable if none is an error.
+/// Parses a workflow and returns it with all its problems. The workflow is usable if none of them is an error.
 pub fn examine(
     reference: &str,
     dirs: &PolicyDirs,

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The special next step "the step that led here".
+/// In place of a next step's name: return to the step that led to the current one.
 pub const BACK: &str = "back";
-/// The special next step "end of the task".
+/// In place of a next step's name: end the task.
 pub const END: &str = "end";
 
 /// A complete workflow.
@@ -20,77 +20,77 @@ pub struct Workflow {
     pub name: String,
     /// What the workflow is for.
     pub description: String,
-    /// The directory of all documents, relative to the repository's top.
+    /// The directory that contains all documents, relative to the top of the repository.
     pub documents: String,
-    /// The branch that tasks start from and are merged with.
+    /// The branch that tasks start from and are merged with, for example `main`.
     pub base: String,
-    /// The prefix of tasks' branches; the policy's if not given.
+    /// The prefix of the names of tasks' branches. `None` means the policy's prefix.
     #[serde(default)]
     pub branch_prefix: Option<String>,
-    /// Mode → the first step of a task.
+    /// The first step of a task, for each mode.
     pub modes: BTreeMap<String, String>,
-    /// The default mode.
+    /// The mode that a task uses if the user names none.
     pub mode: String,
-    /// The limits of a task.
+    /// The limits on each task.
     pub limits: Limits,
-    /// The agent that performs the roles, unless a role overrides it.
+    /// The agent that performs all roles, unless a role overrides it.
     pub agent: Agent,
-    /// The roles by name.
+    /// The roles, by name.
     pub roles: BTreeMap<String, Role>,
-    /// The steps, in the file's order.
+    /// The steps, in the order of the file.
     pub steps: Vec<Step>,
-    /// How agents' feedback is triaged.
+    /// How agents' feedback is triaged. `None` means that it is not triaged.
     #[serde(default)]
     pub triage: Option<Triage>,
-    /// Words in the feedback that contradict a claimed success.
+    /// Words that contradict a claimed success if they occur in the agent's feedback.
     #[serde(default)]
     pub honesty: Vec<String>,
-    /// Lessons of earlier tasks.
+    /// Where lessons of earlier tasks are stored. `None` means that no lessons are kept.
     #[serde(default)]
     pub memory: Option<Memory>,
-    /// The file with the user's notes, below the documents directory.
+    /// The file with the user's notes for agents, relative to the documents directory.
     #[serde(default)]
     pub notes: Option<String>,
-    /// The file that collects ideas, below the documents directory.
+    /// The file that collects ideas for later work, relative to the documents directory.
     #[serde(default)]
     pub backlog: Option<String>,
 }
 
-/// The limits of a task.
+/// The limits on a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Maximum number of visits of one step.
+    /// Maximum number of visits to any one step.
     pub rounds: u32,
-    /// Maximum number of steps in all.
+    /// Maximum number of visits to all steps together.
     pub visits: u32,
-    /// The largest number of model tokens; `None` for no limit.
+    /// Maximum number of model tokens; `None` for no limit.
     pub tokens: Option<u64>,
-    /// Cost, in the currency of the user's prices.
+    /// Maximum cost, in the currency of the user's prices; `None` for no limit.
     pub cost: Option<f64>,
-    /// Minutes that agents run.
+    /// Maximum number of minutes that agents run; `None` for no limit.
     pub minutes: Option<f64>,
-    /// The percentage of a limit at which to warn.
+    /// The percentage of a limit at which the user is warned.
     pub warn_percent: u32,
-    /// The limits of each step, unless it has its own.
+    /// The limits on each step that has no limits of its own.
     #[serde(default)]
     pub step: Bounds,
 }
 
-/// Limits of a task, or of all calls of one step. `None` means unlimited here.
+/// Limits on a task, or on all agent calls of one step together. A field is `None` if it sets no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bounds {
-    /// Model tokens.
+    /// Maximum number of model tokens.
     pub tokens: Option<u64>,
-    /// Cost, in the currency of the user's prices.
+    /// Maximum cost, in the currency of the user's prices.
     pub cost: Option<f64>,
-    /// Minutes that agents run.
+    /// Maximum number of minutes that agents run.
     pub minutes: Option<f64>,
-    /// Maximum number of visits of one step.
+    /// Maximum number of visits to one step.
     pub rounds: Option<u32>,
 }
 
 impl Bounds {
-    /// These limits, with `others` for those that are not set.
+    /// Returns these limits, with each missing one taken from `others`.
     pub fn or(self, others: Self) -> Self {
         Self {
             tokens: self.tokens.or(others.tokens),
@@ -115,55 +115,55 @@ impl Default for Limits {
     }
 }
 
-/// Which agent to call, and how.
+/// Which agent CLI to call, and with which settings. `None` means the default or, in an override, no change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Agent {
-    /// The name of the adapter.
+    /// The name of the agent's adapter, for example `gemini`.
     pub name: String,
-    /// The agent's program, if it is not on the PATH.
+    /// The agent's program, if it is not the one on the PATH.
     pub command: Option<String>,
-    /// The model to ask for.
+    /// The model that the agent uses.
     pub model: Option<String>,
-    /// Seconds without activity before the call is ended.
+    /// Number of seconds without activity after which guard ends the call.
     pub timeout: Option<u64>,
-    /// Maximum seconds of a call.
+    /// Maximum duration of a call, in seconds.
     pub max_duration: Option<u64>,
-    /// How often to retry after a transient failure.
+    /// How often guard retries a call after a temporary failure.
     pub retries: Option<u32>,
-    /// Maximum model tokens of one call.
+    /// Maximum number of model tokens that one call may use.
     #[serde(default)]
     pub max_tokens: Option<u64>,
 }
 
-/// What a role may change.
+/// What an agent in a role may change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
-    /// Only its document.
+    /// The agent may write only its document.
     #[default]
     Read,
-    /// The working tree, and commits on the task's branch.
+    /// The agent may change the worktree and make commits on the task's branch.
     Commit,
 }
 
-/// A role that performs steps.
+/// A role in which agents perform steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Role {
     /// The title shown to the user.
     pub title: String,
-    /// The policy of its sandbox.
+    /// The policy of the sandbox in which the role's agent runs.
     pub policy: String,
-    /// What it may change.
+    /// What the role's agent may change.
     pub work: Work,
-    /// Settings that override the workflow's agent.
+    /// Settings that override those of the workflow's agent.
     pub agent: Agent,
 }
 
-/// A step that the runner performs itself.
+/// The kinds of steps that the runner performs itself, without an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BuiltinStep {
-    /// Merges the base into the branch.
+    /// Merges the base branch into the task's branch.
     Merge,
     /// Moves the task's documents to the archive.
     Archive,
@@ -172,7 +172,7 @@ pub enum BuiltinStep {
 }
 
 impl BuiltinStep {
-    /// The verdicts the step can end with; empty if it has only one outcome.
+    /// The verdicts that the built-in step can end with; empty if it has only one outcome.
     pub fn verdicts(self) -> &'static [&'static str] {
         match self {
             Self::Merge => &["UP_TO_DATE", "MERGED", "CONFLICT"],
@@ -186,9 +186,9 @@ impl BuiltinStep {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepExecutor {
-    /// An agent in this role.
+    /// An agent performs the step in the role of this name.
     Role(String),
-    /// The runner itself.
+    /// The runner performs the step itself.
     BuiltinStep(BuiltinStep),
 }
 
@@ -197,32 +197,32 @@ pub enum StepExecutor {
 pub struct Step {
     /// The step's unique name.
     pub id: String,
-    /// The name shown to the user, for example `PLANNING`.
+    /// The name of the step as shown to the user, for example `PLANNING`.
     pub status: String,
-    /// Who performs the step.
+    /// Who performs the step: an agent or the runner.
     pub doer: StepExecutor,
-    /// The name of the gate, if the user can decide instead of the agent.
+    /// The name of the step's gate; `None` if the user cannot decide in place of the agent.
     pub gate: Option<String>,
-    /// The template of the agent's prompt.
+    /// The template of the prompt for the step's agent.
     pub prompt: String,
-    /// The document that the step writes.
+    /// The document that the step writes, if it writes one.
     pub document: Option<Document>,
-    /// The fields of the answer.
+    /// The fields that the agent's answer must or may have.
     pub answer: BTreeMap<String, Field>,
-    /// The branch must contain the base afterwards.
+    /// Whether the task's branch must contain the base branch after the step.
     pub must_merge: bool,
-    /// Files at the top of the repository that the agent must change, if they exist, or report as unchanged.
+    /// Files at the top of the repository that the agent must change or explicitly report as unchanged, if they exist.
     #[serde(default)]
     pub updates: Vec<String>,
-    /// The message when the step is done.
+    /// The template of the message that is shown when the step is done.
     pub says: Option<String>,
-    /// The subject of the step's commit.
+    /// The subject line of the commit that the step makes.
     pub commit: Option<String>,
-    /// The next step, if there is no verdict.
+    /// The next step, if this step has no verdicts.
     pub next: Option<String>,
     /// The next step for each verdict.
     pub verdicts: BTreeMap<String, Verdict>,
-    /// The limits of all calls of this step together.
+    /// The limits on all agent calls of this step together.
     #[serde(default)]
     pub limits: Bounds,
 }
@@ -230,32 +230,32 @@ pub struct Step {
 /// A document that a step writes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// The name by which later steps refer to it.
+    /// The name by which later steps refer to the document.
     pub name: String,
-    /// The path below the documents directory; `{feat}` and `{n}` are replaced.
+    /// The path of the document relative to the documents directory; `{feat}` and `{n}` are replaced.
     pub path: String,
-    /// The runner writes it if the agent does not.
+    /// Whether the agent may leave the document out; the runner then writes it.
     pub optional: bool,
-    /// Required headings, each with its alternatives.
+    /// The headings that the document must have. Each inner list contains alternatives, one of which must occur.
     pub sections: Vec<Vec<String>>,
-    /// It must be a list of ticked items: `- [x] …`.
+    /// Whether the document must be a list of ticked items: `- [x] …`.
     #[serde(default)]
     pub checklist: bool,
 }
 
-/// A field of an answer.
+/// A field of an agent's answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Field {
-    /// The type of its value.
+    /// The type of the field's value.
     pub is: FieldType,
-    /// It may be missing.
+    /// Whether the field may be missing.
     pub optional: bool,
-    /// It is required only if another field has this value.
+    /// A name of another field and a value: the field is required only if the other field has this value.
     pub when: Option<(String, String)>,
 }
 
 impl Field {
-    /// True if this answer must have the field.
+    /// True if the given answer must have this field.
     pub fn is_required(&self, answer: &serde_json::Map<String, serde_json::Value>) -> bool {
         match &self.when {
             Some((other, value)) => answer.get(other).and_then(serde_json::Value::as_str) == Some(value),
@@ -283,14 +283,14 @@ pub enum FieldType {
     List,
 }
 
-/// What follows a verdict.
+/// What follows if a step ends with a certain verdict.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The next step.
+    /// The step that follows.
     pub next: String,
-    /// The message for this verdict.
+    /// The template of the message that is shown for this verdict.
     pub says: Option<String>,
-    /// The runner's message when it commits the step's document, instead of the usual one.
+    /// The runner's message when it commits the step's document after this verdict. `None` means the usual message.
     #[serde(default)]
     pub committed: Option<String>,
 }
@@ -298,13 +298,13 @@ pub struct Verdict {
 /// How agents' feedback is triaged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Triage {
-    /// The role that decides.
+    /// The role that decides what to do with a remark.
     pub role: String,
-    /// The template of its prompt.
+    /// The template of the prompt for the deciding role.
     pub prompt: String,
-    /// The fields of its answer.
+    /// The fields of the deciding role's answer.
     pub answer: BTreeMap<String, Field>,
-    /// How accepted remarks are written into the documentation.
+    /// How accepted remarks are written into the documentation. `None` means that they are not.
     #[serde(default)]
     pub docs: Option<DocsConfig>,
 }
@@ -312,23 +312,23 @@ pub struct Triage {
 /// How the documentation is updated, and which files it consists of.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DocsConfig {
-    /// The role that writes.
+    /// The role that writes the documentation.
     pub role: String,
-    /// The template of its prompt.
+    /// The template of the prompt for the writing role.
     pub prompt: String,
-    /// Glob patterns of the documentation's files; `!` excludes. A pattern without a slash matches file
-    /// names.
+    /// Glob patterns of the files that belong to the documentation. A pattern that begins with `!` excludes files. A
+    /// pattern without a slash matches file names.
     pub files: Vec<String>,
-    /// Directories in which the agent may create files.
+    /// Directories in which the writing role may create files.
     pub folders: Vec<String>,
-    /// The fields of its answer.
+    /// The fields of the writing role's answer.
     pub answer: BTreeMap<String, Field>,
-    /// The subject of its commit.
+    /// The subject line of the commit with the changed documentation.
     pub commit: String,
 }
 
 impl DocsConfig {
-    /// True if a path of the repository belongs to the documentation.
+    /// True if the file at `path` in the repository belongs to the documentation.
     pub fn is_documentation(&self, path: &str) -> bool {
         let matches = |pattern: &str| {
             let whole = if pattern.contains('/') { pattern.to_string() } else { format!("**/{pattern}") };
@@ -341,22 +341,22 @@ impl DocsConfig {
     }
 }
 
-/// Lessons of earlier tasks.
+/// Where lessons of earlier tasks are stored, and how much of them a prompt contains.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The file, below the documents directory.
+    /// The file with the lessons, relative to the documents directory.
     pub file: String,
-    /// The maximum number of its tokens in a prompt.
+    /// Maximum number of tokens of lessons in a prompt.
     pub tokens: u64,
 }
 
 impl Workflow {
-    /// The step of this name.
+    /// The step of this name, if there is one.
     pub fn step(&self, id: &str) -> Option<&Step> {
         self.steps.iter().find(|step| step.id == id)
     }
 
-    /// The agent for this role: the workflow's, with the role's overrides.
+    /// The agent settings for this role: the workflow's settings with the role's overrides.
     pub fn agent_of(&self, role: &Role) -> Agent {
         let (own, all) = (&role.agent, &self.agent);
         let text = |own: &Option<String>, all: &Option<String>| own.clone().or_else(|| all.clone());
@@ -371,7 +371,7 @@ impl Workflow {
         }
     }
 
-    /// All directories in which documents are stored, those of the archive included.
+    /// Every directory on the path of a document or of an archived document, relative to the top of the repository.
     pub fn document_directories(&self) -> Vec<String> {
         let mut ways = std::collections::BTreeSet::new();
         for document in self.steps.iter().filter_map(|step| step.document.as_ref()) {
@@ -383,14 +383,14 @@ impl Workflow {
         ways.into_iter().collect()
     }
 
-    /// The path of a document, with `{feat}` and `{n}` replaced.
+    /// The path of a document relative to the top of the repository, with `{feat}` and `{n}` replaced.
     pub fn document_path(&self, path: &str, feat: &str, n: u32) -> String {
         format!("{}/{}", self.documents, path.replace("{feat}", feat).replace("{n}", &n.to_string()))
     }
 }
 
 impl Step {
-    /// The role, if an agent performs the step.
+    /// The role of the agent that performs the step; `None` for a built-in step.
     pub fn role(&self) -> Option<&str> {
         match &self.doer {
             StepExecutor::Role(role) => Some(role),
@@ -398,14 +398,14 @@ impl Step {
         }
     }
 
-    /// Every next step, with the verdict that leads there.
+    /// Every possible next step, each with the verdict that leads to it (`None` if no verdict is needed).
     pub fn leads_to(&self) -> Vec<(Option<&str>, &str)> {
         let verdicts =
             self.verdicts.iter().map(|(word, verdict)| (Some(word.as_str()), verdict.next.as_str()));
         self.next.iter().map(|next| (None, next.as_str())).chain(verdicts).collect()
     }
 
-    /// The verdicts of the step.
+    /// The verdicts that the step can end with.
     pub fn verdict_words(&self) -> Vec<&str> {
         match &self.doer {
             StepExecutor::BuiltinStep(own) => own.verdicts().to_vec(),

@@ -1,7 +1,7 @@
 //! Parses a workflow file into a [`Workflow`], with the position of every error.
 //!
-//! Parsing continues after an error, so that all are reported at once. `lint.rs` checks how the parts fit
-//! together (a step that leads nowhere, a prompt with an unknown value).
+//! Parsing continues after an error, so that all errors are reported at once. `lint.rs` checks how the parts of the
+//! workflow fit together (a step that leads nowhere, a prompt with an unknown value).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use super::model::{Agent, Bounds, DocsConfig, Limits, Memory, Role, Triage, Work
 use super::yaml::{self, Node, Value};
 use crate::policy::{Diagnostic, Severity, Source, is_branch_prefix};
 
-/// The positions of a workflow's parts, for `lint.rs`.
+/// The positions of a workflow's parts in the file, so that `lint.rs` can report them.
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
-    /// Keys are paths: `steps.plan`, `steps.plan.next`, `roles.architect.policy`, …
+    /// The byte range of each part. Keys are paths such as `steps.plan`, `steps.plan.next` or `roles.architect.policy`.
     pub(crate) known: BTreeMap<String, Range<usize>>,
 }
 
 impl Positions {
-    /// The position of a part; the beginning of the file if it is unknown.
+    /// The position of the part at `path`; the beginning of the file if it is unknown.
     pub(crate) fn of(&self, path: &str) -> Range<usize> {
         self.known.get(path).cloned().unwrap_or(0..0)
     }
 }
 
-/// The result of parsing a file.
+/// The result of parsing a workflow file: the workflow, the positions of its parts, and the problems found.
 #[derive(Debug)]
 pub(crate) struct ParsedWorkflow {
     pub(crate) workflow: Workflow,
@@ -32,7 +32,7 @@ pub(crate) struct ParsedWorkflow {
     pub(crate) problems: Vec<Diagnostic>,
 }
 
-/// Parses a workflow. `prompt` returns the text of a prompt file by its path in the workflow.
+/// Parses a workflow. `prompt` returns the text of a prompt file, given the path by which the workflow names it.
 pub(crate) fn read(source: &Source, prompt: &dyn Fn(&str) -> Result<String, String>) -> ParsedWorkflow {
     let mut reader = Reader { source, prompt, positions: Positions::default(), problems: Vec::new() };
     let workflow = match yaml::parse(source) {
@@ -52,7 +52,7 @@ pub(crate) struct Reader<'r> {
     problems: Vec<Diagnostic>,
 }
 
-/// A map whose keys are taken one by one. Those left at the end are unknown keys.
+/// A map whose keys the parser takes one by one. Keys that are left at the end are unknown keys.
 pub(crate) struct Fields<'n> {
     path: String,
     span: Range<usize>,
@@ -234,7 +234,7 @@ impl Reader<'_> {
         Some(text)
     }
 
-    /// A path inside the repository.
+    /// Parses the path of the documents directory, which must be inside the repository.
     fn documents_directory(&mut self, node: Option<&Node>) -> Option<String> {
         self.below_documents(node, "documents").map(|path| path.trim_end_matches('/').to_string())
     }
@@ -286,7 +286,7 @@ impl Reader<'_> {
         limits
     }
 
-    /// The limits of a step.
+    /// Parses the limits on a step, from the key `name`.
     pub(crate) fn bounds(&mut self, fields: &mut Fields<'_>, path: &str, name: &str) -> Bounds {
         let Some(node) = self.take(fields, name) else { return Bounds::default() };
         let path = join(path, name);
@@ -434,7 +434,7 @@ pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
 }
 
-/// True for a relative path that stays below its start and does not enter `.git`.
+/// True for a relative path that does not leave the directory it starts from, and does not enter `.git`.
 fn is_inside(path: &str) -> bool {
     let plain =
         |part: &str| !part.is_empty() && part != "." && part != ".." && !part.eq_ignore_ascii_case(".git");

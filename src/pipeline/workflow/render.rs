@@ -17,7 +17,7 @@ pub fn doer(workflow: &Workflow, step: &Step) -> String {
     }
 }
 
-/// Renders a workflow as text: one paragraph per step, with its next steps below.
+/// Renders a workflow as text: one paragraph per step, with the possible next steps below it.
 pub fn text(workflow: &Workflow) -> String {
     let mut out = String::new();
     for (mode, step) in &workflow.modes {
@@ -76,7 +76,7 @@ pub fn mermaid(workflow: &Workflow) -> String {
     out
 }
 
-/// The steps that lead to a step without a verdict.
+/// The steps whose `next`, which needs no verdict, is the step `id`.
 fn comes_from<'w>(workflow: &'w Workflow, id: &str) -> Vec<&'w str> {
     workflow
         .steps

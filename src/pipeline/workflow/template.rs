@@ -1,12 +1,12 @@
-//! Templates of prompts: `{{name}}` inserts a value, `{{#name}}…{{/name}}` is a section that appears only if
-//! the value is not empty.
+//! Templates for prompts: `{{name}}` inserts a value, `{{#name}}…{{/name}}` is a section that appears only if the value
+//! is not empty.
 //!
 //! Inserted values are never parsed as templates, so a request that contains `{{…}}` is inserted unchanged.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A parsed template.
+/// A template parsed into text, placeholders and sections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template<'t> {
     parts: Vec<Part<'t>>,
@@ -19,7 +19,7 @@ enum Part<'t> {
     Section(&'t str, Vec<Part<'t>>),
 }
 
-/// An error in a template, and its position.
+/// An error in a template, and its byte range in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TemplateError {
     pub(crate) at: Range<usize>,
@@ -68,7 +68,7 @@ impl<'t> Template<'t> {
         Ok(Self { parts })
     }
 
-    /// Every name that the template uses.
+    /// The names of all values that the template uses.
     pub(crate) fn names(&self) -> Vec<&'t str> {
         fn gather<'t>(parts: &[Part<'t>], names: &mut Vec<&'t str>) {
             for part in parts {
@@ -87,7 +87,7 @@ impl<'t> Template<'t> {
         names
     }
 
-    /// Fills in the values; a missing value is empty.
+    /// Renders the template with these values. A missing value counts as empty.
     pub(crate) fn fill(&self, values: &BTreeMap<String, String>) -> String {
         fn put(parts: &[Part<'_>], values: &BTreeMap<String, String>, out: &mut String) {
             let value = |name: &str| values.get(name).map(String::as_str).unwrap_or_default();
@@ -106,13 +106,14 @@ impl<'t> Template<'t> {
     }
 }
 
-/// Skips the newline after a section tag that stands alone on its line, so that the tag leaves no empty line.
+/// Returns the position after a section tag. Skips the newline if the tag stands alone on its line, so that the tag
+/// leaves no empty line.
 fn past_line_end(text: &str, begin: usize, end: usize) -> usize {
     let is_alone = begin == 0 || text[..begin].ends_with('\n');
     if is_alone && text[end..].starts_with('\n') { end + 1 } else { end }
 }
 
-/// Fills `{name}` placeholders in a step's message.
+/// Replaces the `{name}` placeholders in a step's message with values.
 pub(crate) fn fill_message(text: &str, values: &BTreeMap<String, String>) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -1,7 +1,7 @@
-//! Parses YAML (and JSON, a subset) into a tree with source positions.
+//! Parses YAML (and JSON, which is a subset of it) into a tree with source positions.
 //!
-//! Built from the parser's events, so that guard bounds depth and size itself. Aliases are refused, because
-//! they let a small file expand to a huge one.
+//! The tree is built from the events of a YAML parser, so that guard itself limits depth and size. Aliases are refused,
+//! because they let a small file expand to a huge tree.
 
 use std::ops::Range;
 
@@ -9,15 +9,15 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use crate::policy::{Diagnostic, Severity, Source};
 
-/// Maximum size of a file, in bytes.
+/// Maximum size of a workflow file, in bytes.
 pub(crate) const LARGEST: usize = 1 << 20;
-/// Maximum nesting depth.
+/// Maximum nesting depth of lists and maps.
 const DEEPEST: usize = 32;
 
-/// A value and its position.
+/// A YAML value and its position in the file.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
-    /// The byte range in the file.
+    /// The byte range of the value in the file.
     pub(crate) span: Range<usize>,
     pub(crate) value: Value,
 }
@@ -29,7 +29,7 @@ pub(crate) enum Value {
     Number(f64),
     Text(String),
     List(Vec<Node>),
-    /// Keys with their positions, in the file's order.
+    /// The entries of a map in the order of the file: key, position of the key, and value.
     Map(Vec<(String, Range<usize>, Node)>),
 }
 
@@ -47,13 +47,13 @@ impl Node {
     }
 }
 
-/// A collection that is being parsed.
+/// A list or map whose end has not been reached yet. A map may hold a key whose value is still missing.
 enum Open {
     List(Range<usize>, Vec<Node>),
     Map(Range<usize>, Vec<(String, Range<usize>, Node)>, Option<(String, Range<usize>)>),
 }
 
-/// Parses a file with one document.
+/// Parses a file that contains one YAML document.
 pub(crate) fn parse(source: &Source) -> Result<Node, Box<Diagnostic>> {
     if source.text.len() > LARGEST {
         return Err(problem(source, 0..0, format!("the file has more than {LARGEST} bytes"), ""));
@@ -74,7 +74,7 @@ fn problem(source: &Source, span: Range<usize>, message: String, label: &str) ->
 
 struct Builder<'s> {
     source: &'s Source,
-    /// The byte offset of each character: the parser counts characters.
+    /// The byte offset of each character of the source, because the YAML parser reports positions in characters.
     offsets: Vec<usize>,
     open: Vec<Open>,
     root: Option<Node>,
@@ -168,7 +168,7 @@ impl<'s> Builder<'s> {
     }
 }
 
-/// Interprets an unquoted scalar.
+/// Interprets an unquoted scalar as null, a boolean, a number or text.
 fn plain(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

@@ -1,18 +1,19 @@
-//! Remembers which execs were allowed, so that a repeated one is not judged again.
+//! Remembers which execs were allowed, so that the same exec is not judged again.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use super::request::ExecRequest;
 
-/// Hashes of allowed execs. An exec with the same files, arguments, directory and environment is not judged again.
+/// Hashes of allowed execs. An exec with the same files, arguments, directory and environment as an earlier one has the
+/// same hash.
 #[derive(Default)]
 pub(crate) struct Cache {
     allowed: HashSet<u64>,
     keys: RandomState,
 }
 
-/// The cache is cleared when it reaches this size.
+/// The cache is cleared when it contains this many execs.
 const MAX_CACHED: usize = 50_000;
 
 impl Cache {

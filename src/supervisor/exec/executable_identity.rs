@@ -1,9 +1,9 @@
 //! Finds out which program a file really is, through symlinks, copies, scripts and descriptors.
 //!
-//! Input is a path or descriptor, with the meaning it has for a thread of the run. Output is the chain of files that the
-//! kernel would execute: the file itself, then its interpreters. A copy of a well-known program is recognised by its
-//! content and judged by the original's path, so a renamed copy of `git` is judged as `git`. A magic link of `/proc`
-//! must never be resolved for the supervisor's own process.
+//! Input is a path or descriptor, resolved as it would be for the thread of the run that uses it. Output is the chain
+//! of files that the kernel would execute: the file itself, then its interpreters. A copy of a well-known program is
+//! recognised by its content and judged by the original's path, so a renamed copy of `git` is judged as `git`. A magic
+//! link of `/proc` must be resolved for that thread, never for the supervisor's own process.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::policy::Policy;
 use crate::sys::fs::{Walk, mount_of, open_in};
 
-/// A file by device and inode.
+/// Identifies a file by its device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Identity {
     pub(crate) device: u64,
@@ -36,9 +36,9 @@ struct State {
 /// How the kernel executes a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// A binary.
+    /// As a binary.
     Program,
-    /// A script: its interpreter, and the optional argument from its `#!` line.
+    /// As a script, by its interpreter. The second field is the optional argument in the `#!` line.
     Script(Vec<u8>, Option<Vec<u8>>),
 }
 
@@ -46,9 +46,9 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone)]
 pub(crate) struct Executable {
     pub(crate) identity: Identity,
-    /// Its resolved path; `memfd:NAME` if it has none.
+    /// The resolved path of the file; `memfd:NAME` for a memfd, which has no path.
     pub(crate) path: Vec<u8>,
-    /// The path of the known program that this file is a copy of.
+    /// If this file is a copy of a known program, the path of that program.
     pub(crate) copy_of: Option<Vec<u8>>,
     pub(crate) kind: Kind,
 }
@@ -64,23 +64,23 @@ impl Executable {
 pub(crate) struct Identities {
     facts: HashMap<Identity, (State, Option<Vec<u8>>, Kind)>,
     known: Option<Known>,
-    /// The policy, whose rules name programs that must be recognised in copies.
+    /// The policy. Copies of the programs that its rules name must be recognised.
     policy: Arc<Policy>,
-    /// Directories where the agent can create copies.
+    /// Directories in which the agent can create copies of programs.
     writable: Vec<PathBuf>,
-    /// The root directory of the run's mount namespace, opened at first use.
+    /// The root directory of the run's mount namespace, opened when it is first needed.
     root: Option<OwnedFd>,
     has_mount_namespace: bool,
     /// Ids of the mounts that the run may write to.
     mounts: Vec<u64>,
 }
 
-/// Paths of known programs by file size. Only files of equal size are compared.
+/// Paths of known programs, grouped by file size: only files of equal size need to be compared.
 struct Known(HashMap<u64, Vec<PathBuf>>);
 
-/// The cache is cleared when it reaches this size.
+/// The cache of identified files is cleared when it contains this many.
 const MAX_FACTS: usize = 10_000;
-/// How many levels of interpreters the kernel follows.
+/// How many interpreters the kernel follows if the interpreter of a script is itself a script.
 const MAX_INTERPRETERS: usize = 5;
 /// How many bytes of a `#!` line the kernel reads.
 const MAX_FIRST_LINE: usize = 256;
@@ -95,13 +95,14 @@ impl Identities {
         Self { facts, known: None, policy, writable, root: None, has_mount_namespace, mounts }
     }
 
-    /// Resolves a path for a thread. Returns the file, followed by its interpreters down to a binary.
+    /// Resolves a path as it would be resolved for a thread. Returns the file, followed by its interpreters down to a
+    /// binary.
     pub(crate) fn resolve_exec(&mut self, tid: i32, cwd: &Path, path: &[u8]) -> io::Result<Vec<Executable>> {
         let fd = self.open(tid, cwd, path, true)?;
         self.with_interpreters(tid, cwd, &fd)
     }
 
-    /// Like [`Self::resolve_exec`], for a descriptor of the thread (`execveat` with an empty path).
+    /// Like [`Self::resolve_exec`], for a file that the thread names by a descriptor (`execveat` with an empty path).
     pub(crate) fn resolve_exec_descriptor(
         &mut self,
         tid: i32,
@@ -125,9 +126,10 @@ impl Identities {
         Ok(chain)
     }
 
-    /// Opens a path with `O_PATH`, with the meaning it has for a thread. A leading magic link such as `/proc/self/cwd`
-    /// means something else for every process, so this function resolves it once, for that thread. The kernel resolves
-    /// the rest without magic links, and below the root of the run's mount namespace if it has one.
+    /// Opens a path with `O_PATH`, as it would be resolved for a thread. A leading magic link such as `/proc/self/cwd`
+    /// leads to a different place for every process, so this function resolves it once, for that thread. The kernel
+    /// resolves the rest of the path without magic links, and below the root of the run's mount namespace if it has
+    /// one.
     pub(crate) fn open(&mut self, tid: i32, cwd: &Path, path: &[u8], follow: bool) -> io::Result<OwnedFd> {
         if path.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
@@ -153,7 +155,7 @@ impl Identities {
         open_in(root, &text, walk, follow)
     }
 
-    /// The directory to resolve absolute paths from, and how to resolve them.
+    /// The directory from which absolute paths are resolved, and how to resolve them.
     fn root(&mut self, tid: i32) -> io::Result<(BorrowedFd<'_>, Walk)> {
         let (place, walk) = if self.has_mount_namespace {
             (format!("/proc/{tid}/root"), Walk::InRoot)
@@ -195,7 +197,7 @@ impl Identities {
         &self.mounts
     }
 
-    /// Identifies an open file. Fails with EACCES if it is not an executable regular file.
+    /// Identifies an open file. Fails with EACCES if the file is not a regular file or not executable.
     pub(crate) fn identify(&mut self, fd: &OwnedFd) -> io::Result<Executable> {
         let found = nix::sys::stat::fstat(fd)?;
         if found.st_mode & libc::S_IFMT != libc::S_IFREG || found.st_mode & 0o111 == 0 {
@@ -237,8 +239,8 @@ impl Identities {
         Ok(Executable { identity, path, copy_of, kind })
     }
 
-    /// The path of the known program that a file is a copy of, if any. The file need not be executable, because the
-    /// dynamic loader only reads it.
+    /// If a file is a copy of a known program, the path of that program. The file need not be executable, because the
+    /// dynamic loader can run any file that it can read.
     pub(crate) fn original_of_copy(&mut self, tid: i32, cwd: &Path, path: &[u8]) -> Option<Vec<u8>> {
         let fd = self.open(tid, cwd, path, true).ok()?;
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -251,8 +253,8 @@ impl Identities {
         self.find_original(&mut file, metadata.size(), &own)
     }
 
-    /// The dynamic loader runs any file it is given. If the program is the loader, returns which of its arguments are
-    /// copies of known programs, as (index, path of the original).
+    /// If the program is the dynamic loader, which runs any file it is given: the loader's arguments that are copies of
+    /// known programs, as (index, path of the original).
     pub(crate) fn loaded_programs(
         &mut self,
         tid: i32,
@@ -260,7 +262,7 @@ impl Identities {
         chain: &[Executable],
         argv: &[Vec<u8>],
     ) -> Vec<(usize, Vec<u8>)> {
-        /// The loader's options precede the program, so only this many arguments are checked.
+        /// How many of the loader's arguments are checked: the program follows the loader's options, which are few.
         const MOST_WORDS: usize = 32;
         if !matches!(chain, [file] if is_loader(file.judged_path())) {
             return Vec::new();
@@ -269,8 +271,8 @@ impl Identities {
         words.filter_map(|(at, word)| Some((at, self.original_of_copy(tid, cwd, word)?))).collect()
     }
 
-    /// The program that a process runs now. `foreign` is the expected program, if the agent cannot write to it; it is
-    /// recognised by device and inode alone.
+    /// The program that a process runs now. `foreign` is the expected program if the agent cannot write to its file;
+    /// such a program is recognised by device and inode alone.
     pub(crate) fn running_program(
         &mut self,
         pid: i32,
@@ -297,7 +299,7 @@ impl Identities {
         !path.is_absolute() || self.writable.iter().any(|root| path.starts_with(root))
     }
 
-    /// Finds the known program with the same content.
+    /// Finds the known program with the same content as a file.
     fn find_original(&mut self, file: &mut File, size: u64, own: &[u8]) -> Option<Vec<u8>> {
         let known = self.known.get_or_insert_with(|| Known::find(&recognised_names(&self.policy)));
         let candidates = known.0.get(&size)?;
@@ -337,7 +339,7 @@ fn recognised_names(policy: &Policy) -> Vec<String> {
     names
 }
 
-/// Whether the file name of a path is that of a dynamic loader.
+/// Whether the last component of a path is the name of a dynamic loader.
 pub(crate) fn is_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")
@@ -353,7 +355,7 @@ fn loaders() -> Vec<PathBuf> {
         .collect()
 }
 
-/// `memfd:NAME` for a memfd, the path otherwise.
+/// Converts the target of a `/proc/…/fd` link: `memfd:NAME` for a memfd, otherwise the path itself.
 fn memfd_or_path(link: Vec<u8>) -> Vec<u8> {
     let Some(rest) = link.strip_prefix(b"/memfd:") else { return link };
     let name = rest.strip_suffix(b" (deleted)").unwrap_or(rest);
@@ -369,8 +371,8 @@ fn open_path_fd(path: &Path) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Removes `.` and repeated slashes. `..` stays, because its meaning depends on symlinks that only the kernel
-/// resolves.
+/// Removes `.` and repeated slashes from a path. `..` stays, because its meaning depends on symlinks that only the
+/// kernel resolves.
 fn without_empty_components(path: &[u8]) -> Vec<u8> {
     let mut clean = Vec::with_capacity(path.len());
     for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
@@ -380,7 +382,8 @@ fn without_empty_components(path: &[u8]) -> Vec<u8> {
     clean
 }
 
-/// Splits off a leading magic link (`fd/3`, `cwd`, `root`, `exe`): the link, and the rest of the path.
+/// Splits off a leading magic link of `/proc` (`fd/3`, `cwd`, `root`, `exe`). Returns the link and the rest of the
+/// path.
 fn magic_link(path: &[u8]) -> Option<(String, Vec<u8>)> {
     let prefixes: [&[u8]; 2] = [b"/proc/self/", b"/proc/thread-self/"];
     let inner = match prefixes.iter().find_map(|prefix| path.strip_prefix(*prefix)) {

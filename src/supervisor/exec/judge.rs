@@ -1,4 +1,4 @@
-//! Judges an exec by the policy, in every way the program may understand it.
+//! Judges an exec by the policy, in every way in which the program may interpret its arguments and environment.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ pub(crate) struct ExecJudge {
     /// What the judgement of every command needs to know about the run.
     context: Context,
     repositories: Arc<Repositories>,
-    /// Directories the run may write below.
+    /// Directories in which the run may write.
     writable: Vec<PathBuf>,
     has_mount_namespace: bool,
 }
@@ -34,17 +34,19 @@ impl ExecJudge {
         Self { policy, context, repositories, writable, has_mount_namespace }
     }
 
-    /// The longest command line that the policy judges.
+    /// The length of the longest command line that the policy judges, in bytes.
     pub(crate) fn longest_command(&self) -> usize {
         self.policy.command_limits().bytes
     }
 
-    /// Prepares to inspect repositories as the run sees them.
+    /// Makes the search for repositories use the root directory of this thread, so that it sees the same files as the
+    /// run.
     pub(crate) fn set_root_from(&self, tid: i32) {
         self.repositories.set_root_from(tid);
     }
 
-    /// Judges an exec. The flag in the result says whether the verdict depends on the current state of a repository.
+    /// Judges an exec. The second value in the result is whether the verdict depends on the current state of a
+    /// repository.
     pub(crate) fn judge(&self, exec_request: &ExecRequest) -> (Verdict, bool) {
         let mut worst: Option<Verdict> = None;
         let mut depends_on_repository = false;
@@ -69,8 +71,8 @@ impl ExecJudge {
         (worst.unwrap_or_else(|| Verdict::invalid_request("no program")), depends_on_repository)
     }
 
-    /// A run without a mount namespace cannot write to `/tmp`. Replaces the verdict of a command that would try by a
-    /// denial with a hint.
+    /// A run without a mount namespace cannot write to `/tmp`. If the command would write there, returns a denial with
+    /// a hint instead of `verdict`.
     fn with_temporary_directory_hint(&self, verdict: Verdict, analysis: &Analysis) -> Verdict {
         if self.has_mount_namespace || verdict.action() != Action::Allow {
             return verdict;
@@ -92,7 +94,7 @@ impl ExecJudge {
         }
     }
 
-    /// Whether a shim that asks for the reason of this denial would get one.
+    /// Whether a shim that asks why this exec was denied would get a reason.
     pub(crate) fn denies_to_shim(&self, exec_request: &ExecRequest) -> bool {
         let question = Question {
             argv: exec_request.argv.clone(),
@@ -105,8 +107,8 @@ impl ExecJudge {
     }
 }
 
-/// The environments that programs may see. If a variable occurs twice, most programs use its first value, others the
-/// last.
+/// The environments that programs may see. If a variable occurs twice, most programs use its first value, but some use
+/// the last.
 fn possible_environments(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = HashSet::new();
     let has_duplicates = !environment.iter().all(|(name, _)| names.insert(name));

@@ -36,17 +36,17 @@ use verify::{ExecVerifier, Expected};
 
 const LONGEST_PATH: usize = 4096;
 
-/// A path whose exec the supervisor always denies. A process that gets a different result is not supervised.
+/// A path whose exec the supervisor always denies. If a process gets a different result, it is not supervised.
 pub const CANARY_PROGRAM: &str = "/guard-canary";
 
-/// A check from outside, at the first exec, that the sandbox works.
+/// A check from outside the sandbox, made at the first exec, that the sandbox works.
 pub(crate) struct SandboxProof {
     prove: Option<Box<dyn FnOnce() -> bool + Send>>,
     holds: bool,
 }
 
 impl SandboxProof {
-    /// Without a check the sandbox counts as working.
+    /// Creates the proof from a check. If there is no check, the sandbox counts as working.
     pub(crate) fn new(prove: Option<Box<dyn FnOnce() -> bool + Send>>) -> Self {
         Self { holds: prove.is_none(), prove }
     }
@@ -70,7 +70,7 @@ pub(crate) struct ExecHandler {
     notices: DenialNotices,
     shim: Option<Identity>,
     sandbox_proof: SandboxProof,
-    /// Incremented at every exec, so that guard does not end a busy run as idle.
+    /// Incremented at every exec, so that guard does not end a run as idle while it starts programs.
     activity: Arc<AtomicU64>,
 }
 
@@ -98,7 +98,7 @@ impl ExecHandler {
         }
     }
 
-    /// Handles an exec notification. Returns `None` if the reply follows later or is no longer needed.
+    /// Handles an exec notification. Returns `None` if the reply is sent later or is no longer needed.
     pub(crate) fn exec(&mut self, context: &mut CallContext, notification: &Notification) -> Option<Reply> {
         self.activity.fetch_add(1, Ordering::Relaxed);
         let exec_request = match self.read_exec_request(context, notification) {
@@ -155,8 +155,8 @@ impl ExecHandler {
         }
     }
 
-    /// Handles `AT_EXECVE_CHECK`, with which a program asks whether it could execute a file. Nothing starts, so no exec
-    /// is recorded. An `ask` verdict is a denial here.
+    /// Handles `AT_EXECVE_CHECK`, with which a program asks whether it could execute a file. No program starts, so no
+    /// exec is recorded. An `ask` verdict is treated as a denial.
     fn handle_exec_check(
         &mut self,
         context: &mut CallContext,
@@ -211,7 +211,7 @@ impl ExecHandler {
         Ok(ExecRequest { path, argv, environment, cwd, chain, loaded })
     }
 
-    /// Allows an exec, and traces it until its exec stop if execs are verified.
+    /// Allows an exec. If execs are verified, also traces the thread until its exec stop.
     fn allow_exec(
         &mut self,
         context: &mut CallContext,
@@ -221,7 +221,8 @@ impl ExecHandler {
         self.allow_exec_and_verify(context, notification, exec_request, false)
     }
 
-    /// Like [`Self::allow_exec`]. With `judge_again` the exec is judged again at the exec stop even if nothing changed.
+    /// Like [`Self::allow_exec`]. With `judge_again`, the exec is judged again at its exec stop even if nothing has
+    /// changed.
     fn allow_exec_and_verify(
         &mut self,
         context: &mut CallContext,
@@ -280,7 +281,7 @@ impl ExecHandler {
         Reply::Error(libc::EACCES)
     }
 
-    /// Whether a thread runs a shim, which will ask for the reason itself, and whether the answer will be a denial.
+    /// Whether a thread runs a shim that will itself ask why the exec was denied, and will get a denial with a reason.
     fn is_shim_asking_for_reason(&self, tid: i32, exec_request: &ExecRequest) -> bool {
         let is_shim =
             || executable_identity::identity_of(Path::new(&format!("/proc/{tid}/exe"))) == self.shim;
@@ -297,7 +298,7 @@ impl ExecHandler {
         }
     }
 
-    /// Handles the user's answer about an exec, and then the execs that waited for it.
+    /// Handles the user's answer about an exec, and then the execs that had to wait while the question was open.
     pub(crate) fn handle_user_answer(&mut self, context: &mut CallContext, answer: UserAnswer) {
         let (PendingExec { notification, exec_request, verdict }, choice) = self.prompts.close(answer);
         let answer = match choice {
@@ -333,7 +334,7 @@ impl ExecHandler {
         }
     }
 
-    /// Marks a lazy resource as ready. Returns the execs that waited, which the caller must handle again.
+    /// Marks a lazy resource as ready. Returns the execs that waited for it, which the caller must handle again.
     pub(crate) fn set_resource_ready(&mut self, index: usize) -> Vec<Notification> {
         self.lazy_resources.set_ready(index)
     }
@@ -342,7 +343,7 @@ impl ExecHandler {
         self.verifier.handle_ptrace_events(context, &self.judge);
     }
 
-    /// Whether a thread is in the middle of an allowed exec.
+    /// Whether any thread is in the middle of an allowed exec.
     pub(crate) fn has_unfinished(&self) -> bool {
         self.verifier.has_unfinished()
     }
@@ -377,9 +378,9 @@ fn record_denied_exec(context: &mut CallContext, pid: i32, exec_request: &ExecRe
     context.record_denial(EventType::DenyExec, &verdict.refusal_line(), &data);
 }
 
-/// Whether an exec is an `AT_EXECVE_CHECK`, which starts nothing.
+/// Whether an exec is only a check (`AT_EXECVE_CHECK`), which starts no program.
 fn is_check(notification: &Notification) -> bool {
-    /// Added in Linux 6.14; older kernels reject it.
+    /// The flag was added in Linux 6.14; older kernels reject it.
     const AT_EXECVE_CHECK: i32 = 0x10000;
     let [.., flags, _] = notification.arguments;
     i64::from(notification.number) == libc::SYS_execveat && flags as i32 & AT_EXECVE_CHECK != 0

@@ -1,9 +1,9 @@
 //! Reads strings and string arrays from the memory of a process that is blocked until the supervisor replies.
 //!
-//! The module fetches whole pages, many per system call, and caches them for one notification: argv and environment
-//! of a typical program fit in a few. Every page is copied once, so a later change by the process has no effect. The
-//! buffers live as long as the supervisor, so a notification allocates little. Every length is bounded, because the
-//! pointers come from the agent.
+//! The module fetches whole pages, many per system call, and caches them for one notification: the argv and environment
+//! of a typical program fit in a few pages. Every page is copied only once, so a later change by the process has no
+//! effect. The buffers live as long as the supervisor, so a notification allocates little. Every length is bounded,
+//! because the pointers come from the agent.
 
 use std::io;
 
@@ -11,13 +11,14 @@ use crate::sys::memory;
 
 const PAGE: usize = 4096;
 const POINTER: u64 = size_of::<u64>() as u64;
-/// Pages read per notification: 16 MiB, more than the kernel accepts for arguments and environment together.
+/// Limit on pages read per notification: 16 MiB, more than the kernel accepts for arguments and environment together.
 const MOST_PAGES: usize = 4096;
 
-/// A larger environment is refused. The kernel's own limit is about the same.
+/// Limit on the size of the environment; an exec with a larger one is refused. The kernel's own limit is about the
+/// same.
 const LONGEST_ENVIRONMENT: usize = 8 << 20;
 
-/// Limit on the argv of a started program; the kernel accepts no more.
+/// Limit on the size of the argv of a started program. The kernel accepts no more.
 const LONGEST_ARGV: usize = 8 << 20;
 
 /// The argv and environment of a program.
@@ -32,14 +33,15 @@ pub(crate) struct Arguments {
 #[derive(Debug, Default)]
 pub(crate) struct ProcessMemory {
     pid: i32,
-    /// Page addresses, sorted, with their offset in `bytes`; `None` if the page could not be read.
+    /// Addresses of the cached pages, sorted, with the offset of their content in `bytes`; `None` if the page could not
+    /// be read.
     pages: Vec<(u64, Option<usize>)>,
     bytes: Vec<u8>,
-    /// Scratch buffer: pages to fetch next.
+    /// Scratch buffer: addresses of the pages to fetch next.
     wanted: Vec<u64>,
 }
 
-/// The memory is not mapped, or an address overflowed.
+/// The error for memory that is not mapped, or for an address that overflowed.
 fn unreadable() -> io::Error {
     io::Error::from_raw_os_error(libc::EFAULT)
 }
@@ -58,8 +60,8 @@ impl ProcessMemory {
         Some(self.pages[at].1)
     }
 
-    /// Fetches the pages of these addresses that are not cached, in as few system calls as possible. An unmapped page is
-    /// an error only when it is used.
+    /// Fetches those pages of the addresses that are not cached yet, in as few system calls as possible. An unmapped
+    /// page becomes an error only when it is used.
     pub(crate) fn fetch(&mut self, addresses: impl Iterator<Item = u64>) -> io::Result<()> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.clear();
@@ -112,7 +114,7 @@ impl ProcessMemory {
         Ok(&self.bytes[at + offset..at + PAGE])
     }
 
-    /// Reads exactly `length` bytes.
+    /// Reads exactly `length` bytes at an address.
     pub(crate) fn bytes(&mut self, address: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(length.min(1 << 16));
         let mut address = address;
@@ -193,9 +195,10 @@ impl ProcessMemory {
         Ok(Arguments { argv: self.strings(&argv, most)?, environment: self.variables(&environment, keep)? })
     }
 
-    /// Reads the argv and environment of a program at its exec stop from the initial stack, which the kernel has built.
+    /// Reads the argv and environment of a program at its exec stop. They are on the initial stack, which the kernel
+    /// has built.
     pub(crate) fn started_with(&mut self, stack: u64, keep: impl Fn(&[u8]) -> bool) -> io::Result<Arguments> {
-        /// Enough for most programs.
+        /// The number of stack pages to fetch at once; enough for most programs.
         const USUAL_PAGES: u64 = 3;
         self.fetch((0..USUAL_PAGES).map(|page| stack.saturating_add(page * PAGE as u64)))?;
         let count = self.number(stack)?;

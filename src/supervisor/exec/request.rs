@@ -17,7 +17,7 @@ const RECORDED: usize = 64 << 10;
 /// An exec request as the process made it.
 #[derive(Debug, Clone)]
 pub(crate) struct ExecRequest {
-    /// The path as the process passed it.
+    /// The path of the file to execute, as the process passed it.
     pub(crate) path: Vec<u8>,
     pub(crate) argv: Vec<Vec<u8>>,
     pub(crate) environment: Vec<(Vec<u8>, Vec<u8>)>,
@@ -40,7 +40,7 @@ pub(crate) struct ExecData<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     git: Option<String>,
     folder: Cow<'a, str>,
-    /// The part of the command that was denied.
+    /// The command that was denied, or the denied part of a compound command.
     #[serde(skip_serializing_if = "Option::is_none")]
     what: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,10 +53,10 @@ pub(crate) struct ExecData<'a> {
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     instead: Option<&'a str>,
-    /// Where the rule is: file and line.
+    /// The file and line that define the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
-    /// The options of `guard run` that would allow it.
+    /// The options of `guard run` that would allow the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     allow_with: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -68,7 +68,7 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 impl ExecRequest {
-    /// The path of the executed file.
+    /// The path of the file that was executed.
     pub(crate) fn program_path(&self) -> Cow<'_, str> {
         text(self.chain.first().map_or(&self.path, |file| &file.path))
     }
@@ -124,7 +124,7 @@ impl ExecRequest {
         Some(analysis.intents.first()?.git.as_ref()?.name())
     }
 
-    /// The command as one line for the transcript.
+    /// The command as one line of text for the transcript.
     pub(crate) fn line(&self) -> String {
         match self.hidden_git_verb() {
             Some(verb) => format!("git {verb}: {}", line(&self.argv)),
@@ -132,7 +132,8 @@ impl ExecRequest {
         }
     }
 
-    /// What the kernel will execute: the file of the last interpreter, and argv with the arguments that `#!` lines add.
+    /// What the kernel will execute: the file of the last interpreter, and argv including the arguments that `#!` lines
+    /// add.
     pub(crate) fn expected_program(&self) -> (Identity, Vec<Vec<u8>>) {
         let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
         let mut name = self.path.clone();
@@ -151,8 +152,8 @@ impl ExecRequest {
         (identity, argv)
     }
 
-    /// Every command that this exec stands for, as (argv, program): the file as called, and each interpreter with its
-    /// script. The policy must allow all of them.
+    /// Every command that this exec stands for, as (argv, program): the file as it was called, and each interpreter
+    /// with its script. The policy must allow all of them.
     pub(crate) fn readings(&self) -> Vec<(Vec<Vec<u8>>, Vec<u8>)> {
         let mut readings = Vec::new();
         let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
@@ -192,7 +193,7 @@ fn ancestors(pid: i32) -> Vec<String> {
     names
 }
 
-/// A command as one line for the transcript. Of a very long one only the beginning and the end.
+/// A command as one line for the transcript. A very long command is shortened to its beginning and its end.
 pub(crate) fn line(argv: &[Vec<u8>]) -> String {
     const LONGEST: usize = 400;
     let mut line = String::new();

@@ -11,15 +11,16 @@ use std::time::Duration;
 
 use crate::sys::process;
 
-/// Limit on writer threads. A pipe without a reader blocks its thread. Beyond this limit notices are dropped.
+/// Limit on writer threads: a pipe that nobody reads blocks its thread. Notices beyond this limit are dropped.
 const MOST_THREADS: usize = 16;
-/// How long the supervisor delays its reply to the denied call, so that the text arrives first.
+/// How long the supervisor delays its reply to the denied call, so that the notice is written before the call returns.
 const MAX_DELAY: Duration = Duration::from_millis(50);
 
-/// The last denial that was written. A shell tries several PATH directories: the reason is written once.
+/// Remembers the last denial that was written. A shell repeats an exec in several PATH directories, but the reason
+/// should be written only once.
 #[derive(Debug, Default)]
 pub(crate) struct DenialNotices {
-    /// Thread id and text.
+    /// The last denial: the id of the denied thread, and the text.
     last: Option<(i32, String)>,
 }
 
@@ -28,7 +29,7 @@ impl DenialNotices {
         self.last.as_ref().is_some_and(|(known, text)| *known == tid && text == line)
     }
 
-    /// Writes the reason of a denial to a thread's standard error. Without `thread` it only remembers the reason.
+    /// Writes the reason for a denial to a thread's standard error. If `thread` is `None`, only remembers the reason.
     pub(crate) fn write(&mut self, tid: i32, line: String, thread: Option<OwnedFd>) {
         if let Some(thread) = thread {
             write_notice(&thread, &line);

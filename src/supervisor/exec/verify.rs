@@ -1,9 +1,9 @@
 //! Checks a program a second time, at its ptrace exec stop: after the exec and before its first instruction.
 //!
 //! The supervisor compares the stopped process with what it allowed ([`Expected`]). If they differ, it judges the
-//! program that actually started. At this point the program, its arguments and its directory cannot change any more, so
-//! an agent that changed them after the first check is caught here. The supervisor kills a process that is not allowed
-//! or that it cannot inspect.
+//! program that actually started. The program, its arguments and its directory cannot change after the exec stop, so an
+//! agent that changed them after the first check is caught here. The supervisor kills a process that is not allowed or
+//! that it cannot inspect.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,12 +23,12 @@ use crate::transcript::{EventType, Prepared};
 /// Largest errno value. The kernel returns errors as `-MOST_ERRNO..0`.
 const MOST_ERRNO: i64 = 4095;
 
-/// What a thread is expected to be after its exec.
+/// The program that a thread is expected to run after its exec.
 #[derive(Debug)]
 pub(crate) struct Expected {
     identity: Identity,
     copy_of: Option<Vec<u8>>,
-    /// The program, if its file is where the agent cannot write.
+    /// The expected program, if the agent cannot write to its file.
     foreign: Option<Executable>,
     arguments: Arguments,
     cwd: PathBuf,
@@ -60,7 +60,7 @@ impl Expected {
     }
 }
 
-/// What a thread actually is after its exec.
+/// The program that a thread actually runs after its exec.
 struct Actual {
     program: Executable,
     arguments: Arguments,
@@ -70,17 +70,17 @@ struct Actual {
 /// Compares started programs with those that were allowed.
 #[derive(Debug, Default)]
 pub(crate) struct ExecVerifier {
-    /// Threads in the middle of an allowed exec, with the program they are expected to become.
+    /// Threads in the middle of an allowed exec, by thread id, and the program that each is expected to run.
     expected: Vec<(i32, Expected)>,
 }
 
 impl ExecVerifier {
-    /// Expects a thread to become this program.
+    /// Remembers which program a thread is expected to run after its exec.
     pub(crate) fn expect(&mut self, tid: i32, expected: Expected) {
         self.expected.push((tid, expected));
     }
 
-    /// Forgets what a thread was expected to become.
+    /// Forgets which program a thread was expected to run.
     pub(crate) fn forget(&mut self, tid: i32) {
         self.expected.retain(|(known, _)| *known != tid);
     }
@@ -132,7 +132,8 @@ impl ExecVerifier {
         }
     }
 
-    /// Records that an allowed exec did not happen: it failed with `errno`, or (`None`) the thread was killed first.
+    /// Records that an allowed exec did not happen. It failed with `errno`; `None` means that the thread was killed
+    /// before.
     fn record_failed_exec(&mut self, context: &CallContext, tid: i32, errno: Option<i32>) {
         let Some(at) = self.expected.iter().position(|(known, _)| *known == tid) else { return };
         let (_, expected) = self.expected.swap_remove(at);
@@ -172,7 +173,7 @@ fn read_started_program(
     })
 }
 
-/// Whether a started program is what was allowed, or something else that the policy allows too.
+/// Whether a started program is the one that was allowed, or a different one that the policy allows too.
 fn is_as_expected(
     context: &mut CallContext,
     judge: &ExecJudge,

@@ -15,18 +15,18 @@
 
 use std::io::{self, Read, Write};
 
-/// Incremented whenever the meaning of a frame changes.
+/// The version of the protocol, incremented whenever the meaning of a frame changes.
 pub const VERSION: u8 = 1;
-/// The largest body. The kernel limits argv and environment to about this size.
+/// The maximum size of a frame's body. The kernel limits argv and environment to about this size.
 pub const LARGEST_BODY: usize = 8 << 20;
-/// The environment variable with the name of the control socket.
+/// The environment variable that contains the name of the control socket.
 pub const SOCKET_VARIABLE: &str = "GUARD_CONTROL";
 
-/// Value of [`SOCKET_VARIABLE`]. No file has this path. The supervisor recognises the name in a connect call and connects
-/// the shim to the real socket, whose path may be longer than a socket address allows.
+/// The value of [`SOCKET_VARIABLE`]. No file has this path. The supervisor recognises the name in a connect call and
+/// connects the shim to the real socket, whose path may be longer than a socket address allows.
 pub const CONTROL_NAME: &str = "/run/guard/control";
 
-/// Limit on the items of a list; the kernel passes no more arguments or variables to a program.
+/// Limit on the items of a list in a frame; the kernel passes no more arguments or variables to a program.
 const MOST_ITEMS: usize = 1 << 18;
 
 const MAGIC: &[u8; 3] = b"GRD";
@@ -34,7 +34,7 @@ const MAGIC: &[u8; 3] = b"GRD";
 /// A shim's question: why was this command denied?
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Question {
-    /// The argv of the shim.
+    /// The argv of the shim: the command that was denied.
     pub argv: Vec<Vec<u8>>,
     /// The shim's current directory, absolute.
     pub directory: Vec<u8>,
@@ -81,7 +81,7 @@ impl Question {
         Self::read_body(input, length)
     }
 
-    /// Reads the body of a frame whose header has been read.
+    /// Reads the body of a question's frame, after its header has been read.
     pub fn read_body(input: &mut impl Read, length: usize) -> io::Result<Self> {
         let body = read_rest(input, length)?;
         let mut body = body.as_slice();

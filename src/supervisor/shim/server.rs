@@ -1,8 +1,8 @@
 //! The server on the control socket, where shims ask why an exec was denied.
 //!
-//! Any process inside the sandbox can connect and send anything. An answer of `Allow` grants nothing, because every exec
-//! is judged when it happens. A forged question gets an answer and has no other effect. On a malformed one the server
-//! closes the connection.
+//! Any process inside the sandbox can connect and send anything. An answer of `Allow` grants nothing, because every
+//! exec is judged when it happens. A forged question gets an answer and has no other effect. If a question is
+//! malformed, the server closes the connection.
 
 use std::io::{self, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -22,20 +22,20 @@ use crate::transcript::{EventType, Recorder};
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit on worker threads; further connections wait in the accept queue.
 const MAX_WORKERS: usize = 64;
-/// A worker exits if this many others are idle.
+/// A worker exits if this many other workers are already idle.
 const SPARE_WORKERS: usize = 2;
-/// Questions with more bytes than this are read one at a time, to bound the memory use.
+/// Questions with more bytes than this are read one at a time, to limit the memory use.
 const LARGE_QUESTION: usize = 64 << 10;
 
-/// What the server needs to answer questions.
+/// What the server needs in order to answer questions.
 pub struct ShimService {
-    /// The policy to judge by.
+    /// The policy by which commands are judged.
     pub policy: Arc<Policy>,
     /// What the judgement of every command needs to know about the run.
     pub context: Context,
-    /// Finds out whether a git command uses the task's repository or another one.
+    /// Finds out whether a git command uses the task's repository or a different one.
     pub repositories: Arc<Repositories>,
-    /// Records malformed questions. Denials are recorded at the exec, not here.
+    /// Records malformed questions. Denials are not recorded here, because they were recorded at the exec.
     pub recorder: Recorder,
 }
 
@@ -48,7 +48,7 @@ struct ShimServer {
     waiting: AtomicUsize,
 }
 
-/// Starts the first worker thread. The server runs until the process exits.
+/// Starts the server with one worker thread. The server runs until the process exits.
 pub fn serve(listener: UnixListener, service: ShimService) -> io::Result<()> {
     let (threads, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let large_question_lock = Mutex::new(());
@@ -56,7 +56,7 @@ pub fn serve(listener: UnixListener, service: ShimService) -> io::Result<()> {
 }
 
 /// Starts a worker thread, which accepts connections and answers questions in a loop. When the last idle worker accepts
-/// a connection, it starts another worker first, so that the next question need not wait for the answer to this one.
+/// a connection, it starts a new worker before it answers, so that the next question need not wait.
 fn start_worker(server: &Arc<ShimServer>) -> io::Result<()> {
     server.threads.fetch_add(1, Ordering::AcqRel);
     let worker_server = server.clone();
@@ -98,7 +98,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(Path::new(&format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
 }
 
-/// Reads from a stream until a deadline that holds for all reads together.
+/// Reads from a stream with one deadline for all reads together.
 struct DeadlineReader<'s> {
     stream: &'s UnixStream,
     deadline: Instant,

@@ -1,4 +1,4 @@
-//! What the address of a socket call refers to.
+//! Determines what the address in a socket call refers to.
 
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,12 +12,12 @@ use crate::sys::socket;
 
 /// What a raw socket address refers to.
 pub(super) enum Target {
-    /// A unix socket at a path, as the caller wrote it.
+    /// A unix socket at this path, as the caller wrote it.
     UnixPath(Vec<u8>),
     /// An abstract or unnamed unix socket.
     UnixAbstract,
     Internet(SocketAddr),
-    /// `AF_UNSPEC`: dissolves a connection.
+    /// `AF_UNSPEC`, with which a connect ends the association of a socket with its peer.
     Unspecified,
     /// A netlink route socket without multicast subscriptions.
     Route,
@@ -58,11 +58,11 @@ pub(super) fn is_loopback(ip: IpAddr) -> bool {
 
 /// The DNS port.
 pub(super) const NAME_SERVICE: u16 = 53;
-/// Read at most this much of `/etc/resolv.conf`.
+/// How many bytes of `/etc/resolv.conf` are read at most.
 const LONGEST_CONFIGURATION: u64 = 64 << 10;
 
-/// Whether C libraries send DNS queries to this address: `/etc/resolv.conf` lists it, or it is the default, 127.0.0.1.
-/// The file is read every time, because it changes with the machine's networks.
+/// Whether C libraries send DNS queries to this address: it is listed in `/etc/resolv.conf`, or it is the default,
+/// 127.0.0.1. The file is read every time, because it changes with the machine's networks.
 pub(super) fn is_name_server(ip: IpAddr) -> bool {
     let mut text = String::new();
     if let Ok(file) = std::fs::File::open("/etc/resolv.conf") {
@@ -81,7 +81,7 @@ fn name_servers(configuration: &str) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// An IPv4 address in its IPv6-mapped form.
+/// Converts an IPv4 address to its IPv6-mapped form.
 pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -89,8 +89,8 @@ pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The loopback address to bind instead of the requested one; `None` for an address of another interface. A dual-stack
-/// `::` becomes 127.0.0.1: most clients use that, and those that use `localhost` try both.
+/// The loopback address to bind instead of the requested address; `None` if that belongs to another interface. A
+/// dual-stack `::` becomes 127.0.0.1: most clients use that address, and clients that connect to `localhost` try both.
 pub(super) fn loopback_instead_of(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
     let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), at.port());
     match at.ip() {

@@ -43,23 +43,24 @@ struct BoundSockets {
     names: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-/// A path fragment that has no effect on resolution and is unique for each number: its binary digits as `/` and `/.`.
+/// A path fragment that does not change where a path leads and is unique for each number: the binary digits of the
+/// number, written as `/` and `/.`.
 fn unique_path_fragment(number: usize) -> String {
     let digits = (0..usize::BITS - number.leading_zeros()).rev();
     digits.map(|digit| if number >> digit & 1 == 1 { "/." } else { "/" }).collect()
 }
 
-/// Limit on remembered bound sockets. The supervisor forgets all of them when it is reached.
+/// Limit on remembered bound sockets. When it is reached, the supervisor forgets all of them.
 const MOST_SERVERS: usize = 10_000;
 
-/// The largest address the kernel accepts.
+/// The size of the largest socket address that the kernel accepts.
 const LONGEST_ADDRESS: usize = 128;
-/// Connects that may block at once; further ones get `EAGAIN`.
+/// Limit on connects that block at the same time; further ones fail with `EAGAIN`.
 const MOST_WAITING: usize = 256;
 
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Why a socket call is denied: rule and reason.
+/// Why a socket call is denied: the rule's id and the reason.
 type Refusal<'r> = (&'static str, &'r str);
 
 const UNIX_OUTSIDE: Refusal<'_> =
@@ -77,11 +78,11 @@ pub(crate) struct SocketHandler {
     bound: BoundSockets,
     /// The egress listeners, and the connections that the supervisor has announced to them.
     peer_registry: Arc<PeerRegistry>,
-    /// Network rules for programs without proxy support.
+    /// Network rules that apply to programs without proxy support.
     rules: Arc<NetworkRules>,
     /// Path of the control socket that shims connect to.
     control: PathBuf,
-    /// Loopback port to which the canary tries to connect. The connect must be denied.
+    /// Loopback port to which guard's self-test (the canary) tries to connect. The supervisor must deny this connect.
     canary_port: u16,
     /// Whether programs of the run may listen on any loopback port and connect to each other there.
     loopback: bool,
@@ -102,7 +103,7 @@ impl SocketHandler {
         Self { bound, peer_registry, rules, control, canary_port, loopback, listen }
     }
 
-    /// Handles a connect. Returns `None` if the reply follows later.
+    /// Handles a connect call. Returns `None` if the reply is sent later.
     pub(crate) fn connect(
         &mut self,
         context: &mut CallContext,
@@ -130,8 +131,8 @@ impl SocketHandler {
         }
     }
 
-    /// Connects the caller's socket to an egress listener, to a server of the run, or (through the proxy) to a host that
-    /// the policy allows. Denies everything else.
+    /// Connects the caller's socket to an egress listener, to a server of the run, or (through the proxy) to a host
+    /// that the policy allows. Denies everything else.
     fn connect_internet(
         &mut self,
         context: &mut CallContext,
@@ -186,8 +187,8 @@ impl SocketHandler {
         self.connect_to_listener(context, notification, fd, socket::internet_address(proxy), purpose)
     }
 
-    /// Connects to an egress listener and announces the local address, so that the listener knows that the connection
-    /// comes from the run.
+    /// Connects to an egress listener and announces the connection's local address, so that the listener knows that the
+    /// connection comes from the run.
     fn connect_to_listener(
         &mut self,
         context: &mut CallContext,
@@ -254,7 +255,7 @@ impl SocketHandler {
         connect_later(context, notification, fd, address, Some(object))
     }
 
-    /// Opens the unix socket at a path, with the meaning the path has for the caller.
+    /// Opens the unix socket at a path, as the path would be resolved for the caller.
     fn open_unix_socket(
         &mut self,
         context: &mut CallContext,
@@ -268,7 +269,7 @@ impl SocketHandler {
         context.identities().open(notification.tid, &cwd, known, true)
     }
 
-    /// Handles a bind.
+    /// Handles a bind call.
     pub(crate) fn bind(&mut self, context: &mut CallContext, notification: &Notification) -> Reply {
         let (fd, address) = match socket_call(context, notification) {
             Ok(call) => call,
@@ -293,7 +294,7 @@ impl SocketHandler {
         self.loopback || self.listen.contains(&port)
     }
 
-    /// Binds a socket on loopback. Replaces a wildcard address by loopback, and denies other addresses.
+    /// Binds a socket on loopback. Replaces a wildcard address by a loopback address, and denies all other addresses.
     fn bind_internet(
         &mut self,
         context: &mut CallContext,
@@ -341,7 +342,8 @@ impl SocketHandler {
         }
     }
 
-    /// The address to connect to, if a server of the run listens there and the policy allows it; otherwise `None`.
+    /// The address to connect to, if a server of the run listens at `to` and the policy allows such connections;
+    /// otherwise `None`.
     fn run_server_address(&self, to: SocketAddr) -> Option<SocketAddr> {
         if !is_loopback(to.ip()) || !self.may_listen(to.port()) {
             return None;
@@ -354,8 +356,8 @@ impl SocketHandler {
         (to.ip() == Ipv6Addr::LOCALHOST && self.is_run_server(other)).then(|| mapped(other))
     }
 
-    /// Whether this connection would reach a socket that the run has bound, and not one of another program on the same
-    /// port.
+    /// Whether a connection to this address would reach a socket that the run has bound, and not a socket of some other
+    /// program on the same port.
     fn is_run_server(&self, to: SocketAddr) -> bool {
         let to = match to.ip() {
             IpAddr::V6(ip) => SocketAddr::new(ip.to_ipv4_mapped().map_or(to.ip(), IpAddr::V4), to.port()),
@@ -424,8 +426,8 @@ impl SocketHandler {
         reply_for(bound)
     }
 
-    /// Handles a listen. Only a socket that the supervisor has bound may listen. An unbound one would listen on every
-    /// address, and so would one that was connected and disconnected, which keeps its port.
+    /// Handles a listen call. Only a socket that the supervisor has bound may listen. An unbound socket would listen on
+    /// every address, and so would a socket that was connected and disconnected, which keeps its port.
     pub(crate) fn listen(&self, context: &mut CallContext, notification: &Notification) -> Reply {
         let [_, backlog, ..] = notification.arguments;
         let fd = match socket_of(context, notification) {
@@ -448,7 +450,7 @@ impl SocketHandler {
     }
 }
 
-/// A duplicate of the caller's socket, and the raw address it passed.
+/// Returns a duplicate of the caller's socket, and the raw address that the caller passed.
 fn socket_call(context: &mut CallContext, notification: &Notification) -> io::Result<(OwnedFd, Vec<u8>)> {
     let [_, address, length, ..] = notification.arguments;
     let length = (length as u32) as usize;
@@ -459,12 +461,12 @@ fn socket_call(context: &mut CallContext, notification: &Notification) -> io::Re
     Ok((socket_of(context, notification)?, address))
 }
 
-/// A duplicate of the caller's socket.
+/// Returns a duplicate of the caller's socket.
 fn socket_of(context: &mut CallContext, notification: &Notification) -> io::Result<OwnedFd> {
     context.duplicate_descriptor(notification, notification.arguments[0] as i32)
 }
 
-/// Connects; on a separate thread if the connect would block.
+/// Connects a socket. If the connect would block, it continues on a separate thread.
 fn connect_later(
     context: &mut CallContext,
     notification: &Notification,
@@ -499,7 +501,7 @@ fn connect_later(
     }
 }
 
-/// Records the denied connect of a program without proxy support in the same form as the proxy would.
+/// Records the denied connect of a program without proxy support, in the same form as the proxy would record it.
 fn record_denied_host(context: &mut CallContext, tid: i32, host: &str, port: u16, refusal: &NetworkRefusal) {
     let what = format!("connect to {host}:{port}");
     let NetworkRefusal { rule, reason, .. } = refusal;
@@ -510,7 +512,7 @@ fn record_denied_host(context: &mut CallContext, tid: i32, host: &str, port: u16
     context.record_denial(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
 }
 
-/// Records a denial together with the option of `guard run` that would allow it.
+/// Records a denial together with the option of `guard run` that would allow the call.
 fn record_refusal_with_option(
     context: &mut CallContext,
     event_type: EventType,
@@ -548,11 +550,12 @@ struct SocketData<'a> {
     to: &'a str,
 }
 
-/// How long the supervisor thread may block on one connect.
+/// How long the supervisor thread may block on one connect before it uses a separate thread.
 const AT_ONCE: Duration = Duration::from_millis(2);
 
 /// Connects almost without blocking. A local connect succeeds at once unless the accept queue of the peer is full.
-/// Returns `None` if it would block; a second connect on the same socket then continues where this one stopped.
+/// Returns `None` if the connect would block; a second connect on the same socket then continues where this one
+/// stopped.
 fn connect_at_once(fd: BorrowedFd<'_>, address: &[u8]) -> Option<Reply> {
     let flags = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_GETFL).unwrap_or(0);
     if flags & libc::O_NONBLOCK != 0 {

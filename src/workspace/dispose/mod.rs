@@ -26,35 +26,35 @@ use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 use uncommitted::{Changed, RETRY_TIMEOUT, unreadable_dirs};
 
-/// What to do with the worktree and its branch.
+/// What guard does with the worktree and the branch of a run after the agent has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeepPolicy {
     /// Keep the worktree and the branch.
     Keep,
-    /// Remove both, and save new work under `refs/guard/`.
+    /// Remove the worktree and the branch, and save new work under `refs/guard/`.
     Discard,
-    /// Remove both if they contain no new work; otherwise keep both.
+    /// Remove the worktree and the branch if they contain no new work; otherwise keep both.
     #[default]
     Auto,
 }
 
-/// What guard found in a workspace when it disposed of it, and what it did.
+/// What guard found in a workspace when it disposed of the workspace, and what it did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DisposeReport {
     /// True if the worktree and the branch still exist.
     pub kept: bool,
-    /// True if the branch has commits of the run.
+    /// True if the branch has commits that the run made.
     pub has_commits: bool,
     /// Paths with work that is neither committed nor ignored; at most a hundred.
     pub uncommitted: Vec<PathBuf>,
-    /// Files of the working tree that differ from the branch; at most a thousand.
+    /// Files in the worktree that differ from the tip of the branch; at most a thousand.
     pub changes: Vec<(PathBuf, Changed)>,
-    /// True if `changes` is complete.
+    /// True if `changes` lists all changed files.
     pub all_changes: bool,
     /// True if guard kept the quarantine, because it has commits, other refs or a stash that exist nowhere
     /// else.
     pub unreceived: bool,
-    /// The refs under which guard saved removed work.
+    /// The refs under which guard saved the work that it removed.
     pub saved: Vec<String>,
     /// Files and directories that guard moved out of the worktree: (old path, new path).
     pub moved: Vec<(PathBuf, PathBuf)>,
@@ -64,8 +64,8 @@ pub struct DisposeReport {
 const MAX_SAVED_FILE_BYTES: u64 = 1 << 30;
 
 impl Workspace {
-    /// Gives the worktree back to the user, or removes it. The agent must have ended. After an interruption
-    /// the call can be repeated.
+    /// Gives the worktree back to the user, or removes it. The agent must have ended. If the call is interrupted,
+    /// it can be repeated.
     pub fn dispose(&mut self, disposal: KeepPolicy) -> Result<DisposeReport, WorkspaceError> {
         match self.record.state {
             State::Opening => {
@@ -122,8 +122,8 @@ impl Workspace {
         Ok(report)
     }
 
-    /// Whether [`Self::dispose`] would keep the workspace with [`KeepPolicy::Auto`]: it has commits, uncommitted work or
-    /// commits that guard has not received. Changes nothing.
+    /// True if [`Self::dispose`] with [`KeepPolicy::Auto`] would keep the workspace, because it has commits,
+    /// uncommitted work, or commits that guard has not received. Changes nothing.
     pub fn holds_new_work(&self) -> Result<bool, WorkspaceError> {
         if matches!(self.record.state, State::Opening | State::Removing | State::Removed) {
             return Ok(false);
@@ -136,8 +136,8 @@ impl Workspace {
         Ok(is_changed || self.real_tip()?.as_deref() != Some(&self.record.base))
     }
 
-    /// Removes the directory of a run that never began and whose worktree is removed or given back. Keeps a directory
-    /// with anything but the workspace's record in it, such as a transcript.
+    /// Removes the directory of a run that never began, and whose worktree is removed or given back. Keeps the
+    /// directory if it contains anything besides the workspace's record, such as a transcript.
     pub fn forget(&self) {
         let is_over =
             self.record.state == State::Removed || self.record.here && self.record.state == State::Kept;
@@ -149,8 +149,8 @@ impl Workspace {
         let _ = fs::remove_dir(&self.run_folder);
     }
 
-    /// Finds the differences between the worktree and the tip of the branch, and updates the worktree's index
-    /// to that tip.
+    /// Finds the differences between the worktree and the tip of its branch, and updates the worktree's index to
+    /// that tip.
     fn compare_with_tip(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         self.update_index_copy()?;
         self.move_nested_repositories(report)?;
@@ -189,8 +189,8 @@ impl Workspace {
             || !others.is_ok_and(|others| !others.has_new_value)
     }
 
-    /// Removes the quarantine and its helper files. Keeps the record, and files that guard moved out of the
-    /// worktree.
+    /// Removes the quarantine and its helper files. Keeps the workspace's record, and the files that guard moved
+    /// out of the worktree.
     fn drop_quarantine(&self) -> Result<(), WorkspaceError> {
         // Rename it first: a half-deleted quarantine would look like one that the agent damaged.
         let (git, leaving) = (self.quarantine(), self.run_folder.join("leaving"));
@@ -205,8 +205,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Builds a jailed git call on the worktree and on the copy of its index. Ignores attribute files in the
-    /// worktree.
+    /// Builds a jailed git call on the worktree, with this process's copy of the worktree's index. git ignores the
+    /// attribute files in the worktree.
     pub(crate) fn worktree_git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         let record = &self.record;
         let scratch = self.scratch();
@@ -222,8 +222,8 @@ impl Workspace {
         Ok(tree.git(verb, writes_objects)?.env("GIT_INDEX_FILE", self.index()))
     }
 
-    /// The directory that jailed git calls may write. Each guard process uses a different one, because a
-    /// killed guard may have left a lock there, or a git process that still writes.
+    /// The directory that jailed git calls may write to. Each guard process uses its own directory, because a
+    /// killed guard may have left a lock in its directory, or a git process that still writes there.
     fn scratch(&self) -> PathBuf {
         self.run_folder.join("scratch").join(std::process::id().to_string())
     }
@@ -233,8 +233,8 @@ impl Workspace {
         self.scratch().join("index")
     }
 
-    /// Makes a copy of the worktree's index, and updates it to the entries of the branch's tip. Does not
-    /// touch the files in the worktree. Unchanged entries keep their cached stat data.
+    /// Copies the worktree's index, and updates the copy to the entries of the branch's tip. Does not touch the
+    /// files in the worktree. Unchanged entries keep their cached stat data.
     fn update_index_copy(&self) -> Result<(), WorkspaceError> {
         self.copy_index()?;
         if self.record.tip != self.record.base {
@@ -256,7 +256,7 @@ impl Workspace {
         at("copy", &from, gitfile::copy_index(&from, &to))
     }
 
-    /// Replaces the worktree's index with the copy.
+    /// Replaces the worktree's index with the copy that this process made and updated.
     fn install_index(&self) -> Result<(), WorkspaceError> {
         if self.record.tip == self.record.base {
             return Ok(());
@@ -264,7 +264,7 @@ impl Workspace {
         self.replace_index(&self.index())
     }
 
-    /// Replaces the worktree's index with another one. Takes git's `index.lock` meanwhile.
+    /// Replaces the worktree's index with the file `new`, while holding git's `index.lock`.
     pub(crate) fn replace_index(&self, new: &Path) -> Result<(), WorkspaceError> {
         let (index, lock) = (self.record.admin_dir.join("index"), self.record.admin_dir.join("index.lock"));
         let write = || -> io::Result<()> {
@@ -283,7 +283,7 @@ impl Workspace {
         }
     }
 
-    /// The submodule paths in an index, by default in the copy of the worktree's index.
+    /// The paths of the submodules in the file `index`; `None` means this process's copy of the worktree's index.
     fn submodules(&self, index: Option<&Path>) -> Result<Vec<PathBuf>, WorkspaceError> {
         let mut git = self.worktree_git("ls-files", false)?.args(["--stage", "-z"]);
         if let Some(index) = index {
@@ -298,7 +298,7 @@ impl Workspace {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
-    /// The paths and contents of the `.git` files of all submodules. Guard calls this before the agent runs.
+    /// The path and content of the `.git` file of each submodule. Guard calls this before the agent starts.
     pub(crate) fn submodule_pointers(&self) -> Result<Vec<(String, String)>, WorkspaceError> {
         let mut found = Vec::new();
         self.copy_index()?;
@@ -315,8 +315,8 @@ impl Workspace {
         Ok(found)
     }
 
-    /// Moves every `.git` of a submodule that the agent created or changed out of the worktree: `git status`
-    /// would enter that repository and obey its configuration.
+    /// Moves every `.git` of a submodule that the agent created or changed out of the worktree, because `git
+    /// status` would enter that repository and obey its configuration.
     fn move_nested_repositories(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         for path in self.submodules(None)? {
             let dir = self.record.worktree.join(&path);
@@ -367,8 +367,7 @@ impl Workspace {
         )
     }
 
-    /// Saves uncommitted work: as a commit if possible, otherwise by moving the worktree to the run's
-    /// directory.
+    /// Saves uncommitted work as a commit. If that is not possible, moves the worktree to the run's directory.
     fn save_uncommitted(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let worktree = &self.record.worktree;
         if !has_larger_file(worktree, MAX_SAVED_FILE_BYTES) {
@@ -380,7 +379,8 @@ impl Workspace {
         self.move_worktree_away(report)
     }
 
-    /// Commits all files that git does not ignore to a ref below `refs/guard/`, using a separate index.
+    /// Commits all files that git does not ignore to a ref below `refs/guard/`, without using the worktree's own
+    /// index.
     fn commit_uncommitted(&self, report: &mut DisposeReport) -> Result<(), WorkspaceError> {
         let index = self.scratch().join("work-index");
         at("copy", &index, gitfile::copy_index(&self.index(), &index))?;
@@ -475,7 +475,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Finds the worktree's git directory in the user's repository, even if the record does not name it yet.
+    /// Finds the worktree's git directory in the user's repository, even if the workspace's record does not name it
+    /// yet.
     fn find_admin_dir(&self) -> Option<PathBuf> {
         let worktrees = self.record.common_dir.join("worktrees");
         if self.record.admin_dir.parent() == Some(&worktrees) {
@@ -494,8 +495,8 @@ impl Workspace {
         fs::read_dir(worktrees).ok()?.flatten().map(|entry| entry.path()).find(leads_here)
     }
 
-    /// Finds a git directory that git began to create for this run's worktree, and that does not name the
-    /// worktree's path yet.
+    /// Finds a git directory that git began to create for this run's worktree, but in which git has not yet written
+    /// the worktree's path.
     fn unfinished_admin_dir(&self) -> Option<PathBuf> {
         let is_begun = |dir: &PathBuf| {
             let text = gitfile::read_following_links(&dir.join("locked"), 8192).unwrap_or_default();
@@ -516,7 +517,7 @@ impl Workspace {
         at("remove", &locked, remove_tree(&locked))
     }
 
-    /// True if this run created the branch, according to its reflog.
+    /// True if this run created the branch, according to the branch's reflog.
     fn has_created_branch(&self) -> bool {
         let call =
             self.real_git("reflog").map(|git| git.args(["show", "--format=%gs", &self.record.branch, "--"]));
@@ -524,7 +525,7 @@ impl Workspace {
         said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next() == Some(self.run_marker().as_bytes())
     }
 
-    /// Removes what an interrupted [`Workspace::open`] created.
+    /// Removes everything that an interrupted [`Workspace::open`] created.
     pub(crate) fn undo(&mut self) -> Result<(), WorkspaceError> {
         if !self.record.here {
             self.remove_worktree()?;
@@ -539,12 +540,12 @@ impl Workspace {
     }
 }
 
-/// True if a git call failed, or the commit has too many paths for an index.
+/// True if the error can mean that the work is too large to commit: a git call failed, or there are too many paths.
 fn is_size_error(error: &WorkspaceError) -> bool {
     matches!(error, WorkspaceError::Git(_) | WorkspaceError::Trees(_))
 }
 
-/// True if any file below the directory is larger than `max`.
+/// True if any file below the directory is larger than `max` bytes.
 fn has_larger_file(dir: &Path, max: u64) -> bool {
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use crate::workspace::run::create::Workspace;
 use crate::workspace::run::run_record::State;
 
-/// Age at which the lock of a single ref or index is stale: git holds it for milliseconds.
+/// The age from which a lock on a single ref or index is stale: git holds such a lock for milliseconds.
 const OWN_LOCK_AGE: Duration = Duration::from_secs(2);
-/// Age at which the lock of `packed-refs` is stale: other processes use it too, and may hold it longer.
+/// The age from which the lock on `packed-refs` is stale: other processes use that file too, and may hold the lock
+/// longer.
 const SHARED_LOCK_AGE: Duration = Duration::from_secs(10);
 
 impl Workspace {
-    /// Removes locks that a killed guard or its git processes left.
+    /// Removes lock files that a killed guard or its git processes left behind.
     pub(crate) fn remove_stale_locks(&self) {
         let record = &self.record;
         let lock = |dir: &Path, name: &str| dir.join(format!("{name}.lock"));
@@ -42,8 +43,8 @@ impl Workspace {
     }
 }
 
-/// Removes objects that a killed `git receive-pack` stored but did not accept. Waits while any git process
-/// runs in the repository, because the objects may belong to that process.
+/// Removes objects that a killed `git receive-pack` stored but did not accept. While any git process runs in the
+/// repository, waits, because the objects may belong to that process.
 fn remove_abandoned_objects(common_dir: &Path) {
     let Ok(common_dir) = common_dir.canonicalize() else { return };
     let found = || -> Vec<PathBuf> {
@@ -70,7 +71,7 @@ fn remove_abandoned_objects(common_dir: &Path) {
     }
 }
 
-/// True if a git process has its working directory at or below this one, as `git receive-pack` does.
+/// True if the working directory of a git process is `dir` or below it, as that of `git receive-pack` is.
 fn is_git_running_in(dir: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
@@ -82,7 +83,7 @@ fn is_git_running_in(dir: &Path) -> bool {
         })
 }
 
-/// Waits until a lock disappears or is older than `age`, then removes it.
+/// Waits until the lock file disappears or is older than `age`, and then removes it.
 fn remove_when_old(file: &PathBuf, age: Duration) {
     let deadline = Instant::now() + age + Duration::from_secs(1);
     while let Ok(data) = file.symlink_metadata() {

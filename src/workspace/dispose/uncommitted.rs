@@ -19,30 +19,29 @@ use crate::workspace::run::create::Workspace;
 use crate::workspace::run::extra_files;
 use crate::workspace::{WorkspaceError, at};
 
-/// Timeout of the first attempt of `git status`. After it guard looks for FIFOs that block git.
+/// Timeout for the first attempt of `git status`. After that, guard looks for FIFOs that block git.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of the second attempt, and of committing the work.
+/// Timeout for the second attempt of `git status`, and for committing uncommitted work.
 pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Maximum number of paths in a report.
+/// Maximum number of uncommitted paths in a report.
 const MAX_PATHS: usize = 100;
 /// Maximum number of changed files in a report.
 const MAX_CHANGES: usize = 1_000;
 /// Maximum size of git's list of the files in new directories, in bytes.
 const MAX_LISTED_BYTES: usize = 4 << 20;
 
-/// How a file changed.
+/// How a file differs from its earlier version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Changed {
     /// The file is new.
     Created,
-    /// The content or type changed.
+    /// The file's content or type changed.
     Modified,
     /// The file was removed.
     Deleted,
 }
 
-/// Combines two consecutive lists of changes: `first` leads to an intermediate state, and `then` starts from
-/// it.
+/// Combines two consecutive lists of changes into one: `first` has the earlier changes, and `then` the later ones.
 pub fn merged(
     first: impl IntoIterator<Item = (PathBuf, Changed)>,
     then: impl IntoIterator<Item = (PathBuf, Changed)>,
@@ -66,23 +65,22 @@ type Change = (PathBuf, Changed);
 
 /// The uncommitted work in a worktree.
 pub(crate) struct Work {
-    /// The paths of new and changed files; a new directory is one path. At most a hundred.
+    /// The paths of new and changed files; a new directory counts as one path. At most a hundred.
     pub(crate) uncommitted: Vec<PathBuf>,
-    /// The new and changed files, with new directories expanded.
+    /// The new and changed files, including each file in a new directory.
     pub(crate) changes: Vec<Change>,
-    /// True if `changes` is complete.
+    /// True if `changes` lists all changed files.
     pub(crate) is_all: bool,
 }
 
 impl Workspace {
-    /// The paths with uncommitted work, at most a hundred. For a worktree that guard has given back to the
-    /// user.
+    /// The paths with uncommitted work, at most a hundred. The worktree must have been given back to the user.
     pub fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
         self.copy_index()?;
         Ok(self.find_uncommitted(false)?.uncommitted)
     }
 
-    /// Finds uncommitted work. With `opens`, first restores the owner's permissions where the agent removed
+    /// Finds uncommitted work. With `opens`, restores the owner's permissions before that, where the agent removed
     /// them.
     pub(crate) fn find_uncommitted(&self, opens: bool) -> Result<Work, WorkspaceError> {
         let status = || {
@@ -124,7 +122,8 @@ impl Workspace {
         Ok(Work { uncommitted, changes, is_all: is_all && unseen.is_empty() })
     }
 
-    /// Replaces new directories by the files in them. Returns the files, and whether the list is complete.
+    /// Replaces each new directory in `entries` by the files in it. Returns the files, and true if the list is
+    /// complete.
     fn files(&self, entries: Vec<Change>) -> (Vec<Change>, bool) {
         let is_dir = |path: &Path| path.as_os_str().as_bytes().ends_with(b"/");
         let (dirs, mut files): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(path, _)| is_dir(path));
@@ -159,8 +158,8 @@ impl Workspace {
         Ok((new.map(|path| (PathBuf::from(OsStr::from_bytes(path)), Changed::Created)).collect(), whole))
     }
 
-    /// Runs a git call that reads ignore files. If it takes too long, moves FIFOs named `.git…` out of the
-    /// worktree and retries: git blocks on a FIFO that an agent created in place of an ignore file.
+    /// Runs a git call that reads ignore files. If it takes too long, moves FIFOs named `.git…` out of the worktree
+    /// and tries again: git blocks forever if an agent replaced an ignore file by a FIFO.
     pub(crate) fn run_moving_fifos(
         &self,
         call: impl Fn() -> Result<Git, WorkspaceError>,
@@ -193,8 +192,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// True if the uncommitted change may be from after the time `since`. Only a worktree that existed before
-    /// the run can contain older changes.
+    /// True if the uncommitted change at `path` may have been made after the time `since`. Only a worktree that
+    /// existed before the run can contain older changes.
     pub fn may_be_since(&self, path: &Path, change: Changed, since: SystemTime) -> bool {
         if !self.record.here {
             return true;
@@ -223,7 +222,7 @@ fn entry(line: &[u8]) -> Option<Change> {
     Some((PathBuf::from(OsStr::from_bytes(path)), change))
 }
 
-/// The top-level directories in which git could not read everything, according to its messages.
+/// The top-level directories that git could not read completely, according to its error messages.
 pub(crate) fn unreadable_dirs(message: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for mark in UNREADABLE_DIRECTORY {

@@ -1,8 +1,8 @@
-//! The files that a tool runs or obeys without an explicit command: git through a hook manager, an editor, a
-//! package manager, a shell.
+//! The files that a tool executes or obeys without an explicit command of the user. Such tools are hook managers,
+//! editors, package managers and shells.
 
-/// The tool that runs or obeys the file at this path, and when; `None` for files that run only on request (a
-/// Makefile, a test).
+/// Which tool executes or obeys the file at this path, and when; `None` for a file that is used only on request,
+/// such as a Makefile or a test.
 pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let within = |dir: &str| {
@@ -121,7 +121,7 @@ const DIRECTORIES: [(&[&str], &str); 6] = [
     (&[".yarn/plugins", ".yarn/releases"], "a package manager, with every command"),
 ];
 
-/// Scripts that a package manager runs on installation.
+/// The names of `package.json` scripts that a package manager runs on installation.
 const AT_INSTALL: [&str; 9] = [
     "preinstall",
     "install",
@@ -134,7 +134,7 @@ const AT_INSTALL: [&str; 9] = [
     "pnpm:devPreinstall",
 ];
 
-/// The install scripts and hook settings of a `package.json` that are new or changed: name and text.
+/// The install scripts and hook settings of a `package.json` that are new or changed: (name, text).
 pub(crate) fn install_scripts(old: Option<&[u8]>, new: &[u8]) -> Vec<(String, String)> {
     let scripts = |text: &[u8]| -> Vec<(String, String)> {
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(text) else { return Vec::new() };

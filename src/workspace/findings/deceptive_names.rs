@@ -1,9 +1,10 @@
-//! Detects file names that mean another file on other file systems (case-insensitive ones, Windows), or that
-//! look like another name on a terminal.
+//! Detects file names that mean a different file on some file systems (case-insensitive ones, Windows), or that
+//! look like a different name on a terminal.
 
 use crate::workspace::snapshot::is_deceptive;
 
-/// Checks one component of a path. Returns what is wrong with it, and why that matters.
+/// Checks one component of a path. Returns the problem with its name and why that matters; `None` for a harmless
+/// name.
 pub(crate) fn name_problem(part: &[u8]) -> Option<(NameProblem, &'static str)> {
     if is_plain(part) {
         return is_device(part).then_some((NameProblem::Clash, WINDOWS));
@@ -50,19 +51,19 @@ pub(crate) fn name_problem(part: &[u8]) -> Option<(NameProblem, &'static str)> {
 
 const WINDOWS: &str = "on Windows this is another file, or a device";
 
-/// True for names of harmless ASCII characters only: a fast path for most names.
+/// True if the name has only harmless ASCII characters: a fast path for most names.
 fn is_plain(part: &[u8]) -> bool {
     part.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
         && !part.starts_with(b".")
         && !part.ends_with(b".")
 }
 
-/// The two ways a name can mislead.
+/// How a file name can mislead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NameProblem {
-    /// The name means another file on some file system.
+    /// On some file systems the name means a different file.
     Clash,
-    /// The name looks like another name.
+    /// The name looks like a different name.
     Deceptive,
 }
 
@@ -74,9 +75,9 @@ const SPECIAL: [(&[u8], &[u8]); 4] = [
     (b".mailmap", b"mailma~1"),
 ];
 
-/// True if a path component equals a name on HFS+ (case-insensitive, ignores invisible characters), NTFS
-/// (case-insensitive, ignores trailing dots and spaces, streams after a colon, short names), or any other
-/// case-insensitive file system.
+/// True if some file systems treat a path component as equal to `name`: HFS+ (case-insensitive, ignores invisible
+/// characters), NTFS (case-insensitive, ignores trailing dots and spaces and streams after a colon, has short
+/// names), or any other case-insensitive file system.
 pub(crate) fn looks_like(part: &[u8], name: &[u8], short: &[u8]) -> bool {
     let visible: Vec<u8> = match std::str::from_utf8(part) {
         Ok(text) => {
@@ -105,7 +106,8 @@ fn is_device(part: &[u8]) -> bool {
     }
 }
 
-/// Converts a path to lower case without invisible characters, as case-insensitive file systems compare it.
+/// Converts a path to the form in which case-insensitive file systems compare it: lower case, without invisible
+/// characters.
 pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
     if path.is_ascii() {
         return path.to_ascii_lowercase();

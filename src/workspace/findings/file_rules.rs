@@ -10,7 +10,7 @@ fn last(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
-/// True if guard must check the content of the file at this path.
+/// True if guard must check the content of the file at this path. `hooks` are the hook directories.
 pub(crate) fn is_of_interest(path: &[u8], hooks: &[Name]) -> bool {
     let name = last(path);
     name.eq_ignore_ascii_case(b".gitattributes")
@@ -24,7 +24,8 @@ fn is_hook(path: &[u8], hooks: &[Name]) -> bool {
     hooks.iter().any(|dir| path.strip_prefix(dir.bytes()).is_some_and(|rest| rest.starts_with(b"/")))
 }
 
-/// Reports what a new or changed file makes tools run. `old` is its content in the base, if it existed there.
+/// Reports what tools would run because of a new or changed file. `old` is the file's content in the base, if it
+/// existed there.
 pub(crate) fn file(
     path: &Name,
     old: Option<&[u8]>,
@@ -153,7 +154,7 @@ pub(crate) fn link(path: &Name, target: &[u8], tracked: bool, findings: &mut Fin
     }
 }
 
-/// Reports a repository inside the worktree, and what its configuration makes git run.
+/// Reports a repository inside the worktree, and what git would run because of its configuration.
 pub(crate) fn repository(dir: &Name, config: Option<&[u8]>, what: &str, findings: &mut Findings) {
     let why = "git, and editors that use git, treat it as a separate repository and obey its configuration";
     findings.add(DangerKind::Repository, dir, what, why);

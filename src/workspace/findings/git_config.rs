@@ -1,24 +1,23 @@
 //! Parses git configuration files that an agent wrote, and reports which settings make git run programs.
 //!
-//! Guard has its own parser, because running git on these files would need another jail, and because git
-//! stops at the first error, while a reviewer must see the rest. Tests compare the parser with `git config
-//! --list`.
+//! Guard has its own parser, because running git on these files would need one more jail, and because git stops at
+//! the first error, while a reviewer must see all settings. Tests compare the parser with `git config --list`.
 
 /// One setting of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// The section, in lower case.
+    /// The name of the section, in lower case.
     pub section: Vec<u8>,
-    /// The quoted subsection, unchanged.
+    /// The subsection without its quotes; its case is unchanged.
     pub subsection: Option<Vec<u8>>,
-    /// The name, in lower case.
+    /// The name of the setting, in lower case.
     pub name: Vec<u8>,
-    /// The value; `None` for a bare name, which means true.
+    /// The value; `None` for a name without a value, which means true.
     pub value: Option<Vec<u8>>,
 }
 
 impl Setting {
-    /// The full key as `git config --list` shows it.
+    /// The full key of the setting, as `git config --list` shows it.
     pub fn key(&self) -> Vec<u8> {
         let mut key = self.section.clone();
         if let Some(subsection) = &self.subsection {
@@ -34,8 +33,8 @@ impl Setting {
     }
 }
 
-/// Parses a configuration file. Skips lines that git would reject and continues: reading more than git does
-/// is safe, reading less is not.
+/// Parses a configuration file. Skips lines that git would reject, and continues after them: reading more settings
+/// than git does is safe, reading fewer is not.
 pub fn settings(text: &[u8]) -> Vec<Setting> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut reader = Reader { text, at: 0 };
@@ -66,7 +65,7 @@ pub fn settings(text: &[u8]) -> Vec<Setting> {
     found
 }
 
-/// Whitespace as git defines it.
+/// True for the bytes that git treats as whitespace.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
@@ -95,7 +94,7 @@ impl Reader<'_> {
         while self.next().is_some_and(|byte| byte != b'\n') {}
     }
 
-    /// Parses a section header after `[`.
+    /// Parses a section header, starting after its `[`. Returns the section and the subsection.
     fn header(&mut self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
         let mut section = Vec::new();
         loop {
@@ -153,7 +152,7 @@ impl Reader<'_> {
         name
     }
 
-    /// Parses what follows a name; `None` if git would reject it.
+    /// Parses what follows the name of a setting; `None` if git would reject it.
     fn value(&mut self) -> Option<Option<Vec<u8>>> {
         while matches!(self.peek(), Some(b' ' | b'\t')) {
             self.at += 1;
@@ -209,8 +208,8 @@ impl Reader<'_> {
     }
 }
 
-/// Describes what git runs, or which further settings it reads, because of this setting; `None` if the
-/// setting is harmless. The text completes the phrase "it makes git use …".
+/// Describes what git runs, or which further settings it reads, because of this setting; `None` if the setting is
+/// harmless. The text completes the sentence "it makes git use …".
 pub fn effect(setting: &Setting) -> Option<&'static str> {
     let value = setting.value.as_deref().unwrap_or(b"true");
     let subsection = setting.subsection.as_deref();

@@ -28,32 +28,32 @@ use super::snapshot::Name;
 use deceptive_names::NameProblem;
 use objects::{Blob, Commits, Objects};
 
-/// The inputs of an inspection.
+/// What to inspect after a run, and within which limits.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// The common directory of the user's repository, which has the commits.
+    /// The common directory of the user's repository, which contains the run's commits.
     pub repository: PathBuf,
-    /// Further object directories of the repository, outside its common directory.
+    /// Object directories that the repository uses besides the one in its common directory.
     pub objects: Vec<PathBuf>,
     /// The directory in which the agent worked. All of the run's processes must have ended.
     pub worktree: PathBuf,
-    /// The commit that the run started from; `None` if the branch had no commit.
+    /// The commit that the run started from; `None` if its branch had no commit.
     pub base: Option<String>,
-    /// The commit that guard received; `None` if the branch still has no commit.
+    /// The commit of the branch that guard received; `None` if the branch still has no commit.
     pub tip: Option<String>,
-    /// Hook directories relative to the worktree, from `core.hooksPath` in the user's configuration. The
-    /// inspection itself reads `core.hooksPath` from the repository's configuration.
+    /// Hook directories relative to the worktree, from `core.hooksPath` in the user's configuration. The inspection
+    /// itself adds those from the repository's configuration.
     pub hooks: Vec<Name>,
-    /// Timeout of the whole inspection.
+    /// Timeout for the whole inspection.
     pub time: Duration,
     /// Maximum number of files and directories to visit.
     pub most_entries: usize,
-    /// Maximum number of dangers to list per kind.
+    /// Maximum number of dangers of each kind to list.
     pub most_of_a_kind: usize,
 }
 
 impl Inspection {
-    /// An inspection with the default limits.
+    /// Creates an inspection with the default limits.
     pub fn new(repository: &Path, worktree: &Path, base: Option<&str>, tip: Option<&str>) -> Self {
         Self {
             repository: repository.to_path_buf(),
@@ -83,18 +83,18 @@ pub enum DangerKind {
     Attributes,
     /// A symbolic link that points out of the worktree.
     Link,
-    /// A file name that means another file on other file systems.
+    /// A file name that means a different file on some file systems.
     Clash,
-    /// A file name that looks like another name.
+    /// A file name that looks like a different name.
     Deceptive,
-    /// A file that a tool runs or obeys without an explicit command.
+    /// A file that a tool executes or obeys without an explicit command.
     Automatic,
-    /// Guard could not check something.
+    /// A file or directory that guard could not check.
     Unseen,
 }
 
 impl DangerKind {
-    /// The kind as a single word, as guard stores and prints it.
+    /// The kind as a single word, which guard stores and prints.
     pub fn name(self) -> &'static str {
         match self {
             Self::Repository => "repository",
@@ -113,25 +113,25 @@ impl DangerKind {
 /// Something dangerous in the result of a run that the reviewer should know before using it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Danger {
-    /// The kind of the danger.
+    /// What kind of danger it is.
     pub kind: DangerKind,
-    /// The path relative to the worktree.
+    /// The path of the dangerous file or directory, relative to the worktree.
     pub path: Name,
-    /// What guard found at the path.
+    /// What guard found at this path.
     pub what: String,
-    /// Why it is dangerous.
+    /// Why what guard found is dangerous.
     pub why: String,
-    /// What the reviewer should do.
+    /// What the reviewer should do about it.
     pub instead: String,
 }
 
-/// An inspection that failed.
+/// The inspection of a run's result failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot inspect {}: {source}", path.display())]
 pub struct DangersError {
-    /// The repository or the worktree.
+    /// The repository or the worktree that could not be inspected.
     pub path: PathBuf,
-    /// The cause.
+    /// The underlying I/O error.
     pub source: io::Error,
 }
 
@@ -203,7 +203,7 @@ fn advice(kind: DangerKind) -> &'static str {
     }
 }
 
-/// Truncates a long text and marks the cut.
+/// Truncates a long text, and marks that it was truncated.
 fn truncated(text: &str) -> String {
     const MAX: usize = 400;
     match text.char_indices().nth(MAX) {
@@ -215,20 +215,20 @@ fn truncated(text: &str) -> String {
 /// The result of an inspection.
 #[derive(Debug, Default)]
 pub struct Inspected {
-    /// The dangers to report.
+    /// The dangers that the inspection found.
     pub dangers: Vec<Danger>,
-    /// The files that the commits changed, and how.
+    /// The files that the run's commits changed, and how.
     pub changed: Vec<(Name, Changed)>,
-    /// True if `changed` is complete.
+    /// True if `changed` lists all changed files.
     pub is_all: bool,
 }
 
-/// Inspects the commits and the worktree of a run for dangers.
+/// Inspects the commits and the worktree of a run, and returns the dangers in them.
 pub fn inspect(inspection: &Inspection) -> Result<Vec<Danger>, DangersError> {
     inspect_with_changes(inspection).map(|inspected| inspected.dangers)
 }
 
-/// Like [`inspect`], and also returns what the commits changed.
+/// Like [`inspect`], but also returns which files the commits changed.
 pub fn inspect_with_changes(inspection: &Inspection) -> Result<Inspected, DangersError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
@@ -273,7 +273,7 @@ pub fn inspect_with_changes(inspection: &Inspection) -> Result<Inspected, Danger
     Ok(Inspected { changed: changed.collect(), is_all: !commits.is_truncated, dangers: findings.into_list() })
 }
 
-/// Reports the repositories at these paths, at or below `root`, as dangers.
+/// Reports the repositories at the paths `places`, which are at or below `root`, as dangers.
 pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
     use std::os::unix::ffi::OsStrExt;
     // There is no repository of the user here to which these could belong.
@@ -294,10 +294,10 @@ pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
     findings.into_list()
 }
 
-/// Maximum size of the configuration file of the user's repository.
+/// Maximum size of the configuration file of the user's repository, in bytes.
 const MAX_CONFIG: usize = 16 << 20;
 
-/// The hook directories inside the worktree, as paths relative to it.
+/// The directories inside the worktree from which git runs hooks, relative to the worktree.
 fn hook_dirs(inspection: &Inspection) -> Vec<Name> {
     let mut dirs = inspection.hooks.clone();
     let text = read_following_links(&inspection.repository.join("config"), MAX_CONFIG).unwrap_or_default();
@@ -316,7 +316,7 @@ fn hook_dirs(inspection: &Inspection) -> Vec<Name> {
     dirs
 }
 
-/// Checks the files that the commits changed.
+/// Checks the files that the run's commits changed.
 fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], findings: &mut Findings) {
     for (path, old) in &commits.changed {
         let Some(new) = commits.tip.get(path) else { continue };
@@ -388,7 +388,7 @@ fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], f
     }
 }
 
-/// The directory that may be a git directory because it contains this path.
+/// The directory that is possibly a git directory, because `path` looks like a file in one; `None` if it does not.
 fn repository_of(path: &[u8]) -> Option<&[u8]> {
     for end in ["/config", "/commondir"] {
         if let Some(dir) = path.strip_suffix(end.as_bytes()) {
@@ -448,7 +448,7 @@ fn check_case_clashes(commits: &Commits, findings: &mut Findings) {
     }
 }
 
-/// The directories of a path, and the path itself.
+/// All parent directories of a path, and the path itself.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.iter()
         .enumerate()

@@ -39,19 +39,19 @@ impl Blob {
     }
 }
 
-/// The files of the tip, and which of them differ from the base.
+/// The files of the run's tip, and which of them differ from the run's base.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
-    /// All files of the tip.
+    /// All files in the tip.
     pub(crate) tip: BTreeMap<Name, Blob>,
-    /// The changed files as they were in the base; `None` if they are new.
+    /// The files that differ between base and tip, as they were in the base; `None` for a new file.
     pub(crate) changed: BTreeMap<Name, Option<Blob>>,
-    /// True if a listing was truncated.
+    /// True if git's list of files was truncated.
     pub(crate) is_truncated: bool,
 }
 
 impl Commits {
-    /// The state of a path in the base; `None` if it did not exist there.
+    /// The mode and object id of a path in the base; `None` if the path did not exist there.
     pub(crate) fn base(&self, path: &Name) -> Option<&Blob> {
         match self.changed.get(path) {
             Some(old) => old.as_ref(),
@@ -60,18 +60,17 @@ impl Commits {
     }
 }
 
-/// Maximum size of one listing in bytes, enough for some hundred thousand files.
+/// Maximum size of one list of files from git, in bytes: enough for some hundred thousand files.
 const MAX_LISTED_BYTES: usize = 64 << 20;
-/// Maximum size of a file whose content guard checks, in bytes.
+/// Maximum size of a file whose content guard checks, in bytes. Guard does not read larger files.
 pub(crate) const MAX_CONTENT_BYTES: u64 = 1 << 20;
 
-/// Runs jailed git processes on the user's repository.
+/// Reads objects of the user's repository through jailed git processes.
 pub(crate) struct Objects<'a> {
     inspection: &'a Inspection,
     deadline: Instant,
     reader: Option<(Running, ChildStdin, ChildStdout)>,
-    /// True if guard has not read all output of the `cat-file` process, so that the process cannot be used
-    /// again.
+    /// True if some output of the `cat-file` process was not read, so that the process cannot be used again.
     is_unusable: bool,
 }
 
@@ -107,7 +106,7 @@ impl<'a> Objects<'a> {
             .jailed(jail))
     }
 
-    /// Lists the files of the tip, and what changed since the base; without a base, since the empty tree.
+    /// Lists the files of `tip`, and which of them changed since `base`. Without a base, all files are new.
     pub(crate) fn commits(&self, base: Option<&str>, tip: &str) -> io::Result<Commits> {
         let empty = if tip.len() == 64 { EMPTY_SHA256 } else { EMPTY_SHA1 };
         let base = base.unwrap_or(empty);
@@ -156,7 +155,7 @@ impl<'a> Objects<'a> {
         git.start().and_then(Running::read_partial).map_err(io::Error::other)
     }
 
-    /// The content of a blob; `None` if it is too large or missing, or if time ran out.
+    /// The content of a blob; `None` if the blob is too large or missing, or if the inspection's time is over.
     pub(crate) fn content(&mut self, object: &str) -> Option<Vec<u8>> {
         if self.is_unusable {
             return None;
@@ -221,7 +220,7 @@ fn blob(mode: &[u8], object: &[u8]) -> Option<Blob> {
     (mode != 0).then(|| Blob { mode, object: String::from_utf8_lossy(object).into_owned() })
 }
 
-/// The NUL-terminated parts of a listing, without a truncated last one.
+/// The NUL-terminated entries in git's output, without a last one that was truncated.
 fn complete_entries(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
     listed[..end].split(|byte| *byte == 0).filter(|part| !part.is_empty())
@@ -242,7 +241,7 @@ fn read_exactly(
     Ok(true)
 }
 
-/// Reads what is available; `None` on timeout.
+/// Reads the output that is available now, waiting for some if necessary; `None` on timeout.
 fn read_some(
     from: &mut ChildStdout,
     bytes: &mut Vec<u8>,

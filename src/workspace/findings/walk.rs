@@ -1,5 +1,5 @@
-//! Walks the agent's worktree. Opens each directory relative to its open parent, never through a symbolic
-//! link, and opens only regular files whose names are known to matter.
+//! Walks the agent's worktree. Opens each directory relative to its open parent, never through a symbolic link.
+//! Opens only regular files, and only those whose names matter.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,10 +10,10 @@ use super::objects::{Blob, Commits, MAX_CONTENT_BYTES, Objects};
 use super::{DangerKind, Findings, Inspection, check_names, file_rules, unseen};
 use crate::workspace::snapshot::{Entry, Name, OpenDirectory, join, read_whole};
 
-/// Maximum depth of directories. The walk holds one open descriptor per level.
+/// Maximum depth of directories to visit. The walk holds one open descriptor per level.
 const MAX_DEPTH: usize = 128;
-/// Directories of installed or built files. Guard looks only for repositories there: thousands of reports
-/// about files in them would be correct but useless.
+/// Directories of installed or built files. In these, guard looks only for repositories: thousands of reports about
+/// other files would be correct but useless.
 const GENERATED_DIRS: [&[u8]; 6] = [b"node_modules", b"target", b".venv", b"venv", b"__pycache__", b".tox"];
 
 struct Walk<'a, 'b> {
@@ -27,7 +27,7 @@ struct Walk<'a, 'b> {
     findings: &'a mut Findings,
 }
 
-/// Checks all files of the worktree.
+/// Checks all files in the worktree, and reports the dangerous ones.
 pub(crate) fn walk(
     inspection: &Inspection,
     commits: &Commits,
@@ -211,8 +211,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Compares a file with its version in the base and reports what it makes tools run. `Findings` drops
-    /// reports that repeat one about the commits.
+    /// Compares a file with its version in the base, and reports what tools would run because of it. `Findings`
+    /// drops a report that repeats one about the commits.
     fn file(&mut self, path: &Name, new: &[u8], executable: bool) {
         let base = self.commits.base(path).filter(|blob| blob.is_file()).cloned();
         let old = base.as_ref().and_then(|blob| self.objects.content(&blob.object));
@@ -229,7 +229,8 @@ impl Walk<'_, '_> {
             .is_some_and(|(path, _)| path.bytes().starts_with(start.bytes()))
     }
 
-    /// Reports a directory that is a git directory or has a `.git`, and what the repository makes git run.
+    /// Reports a directory that is a git directory or contains a `.git`, and what git would run because of that
+    /// repository.
     fn repository_at(&mut self, dir: &OpenDirectory, path: &Name) -> io::Result<()> {
         let is_top = path.bytes().is_empty();
         match dir.stat_of(c".git").unwrap_or(None) {
@@ -290,7 +291,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Reports a git directory, its dangerous settings, and its hooks.
+/// Reports a git directory with its dangerous settings and its hooks.
 fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &mut Findings) {
     let mut text = Vec::new();
     for name in [c"config", c"config.worktree"] {
@@ -337,7 +338,7 @@ fn describe_repository(dir: &OpenDirectory, path: &Name, what: &str, findings: &
     }
 }
 
-/// Reads a regular file; `None` if it is missing, unreadable, too large, or not a regular file.
+/// Reads a file; `None` if it is missing, unreadable, too large, or not a regular file.
 fn read(dir: &OpenDirectory, name: &CStr) -> Option<Vec<u8>> {
     let (mut file, stat) = dir.file(name, false).ok()??;
     if !stat.is_file() {

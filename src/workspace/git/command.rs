@@ -1,9 +1,9 @@
-//! Runs git. Every git process that guard itself needs is built here.
+//! Builds and runs all git processes that guard itself needs.
 //!
-//! A call names its repository explicitly (`GIT_DIR`, and `GIT_WORK_TREE` if needed), so that git never
-//! discovers one from a directory that an agent wrote. Guard removes the user's `GIT_*` variables. It passes
-//! overrides for every setting that makes git run programs as environment variables, so that the child
-//! processes of git inherit them. Every call has a timeout and a maximum output size.
+//! Every call names its repository explicitly (`GIT_DIR`, and `GIT_WORK_TREE` if needed), so that git never
+//! discovers one from a directory that an agent wrote. Guard removes the user's `GIT_*` variables. It overrides
+//! every setting that makes git run programs by environment variables, so that the child processes of git inherit
+//! the overrides. Every call has a timeout and a maximum output size.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -24,10 +24,10 @@ use super::stderr_messages::GitMessage;
 use crate::sys::programs::{ProgramNotFound, ProgramSearch};
 use crate::sys::signals;
 
-/// Whose git configuration applies to a call.
+/// Which configuration files apply to a git call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// All of the user's configuration files. Only for calls that read nothing an agent wrote.
+    /// All of the user's configuration files. Only for calls that read nothing that an agent wrote.
     User,
     /// Only the configuration of the repository, with [`NEUTRAL_OVERRIDES`] on top.
     Neutral,
@@ -57,7 +57,7 @@ const OVERRIDES: &[(&str, &str)] = &[
     ("hook.push-to-checkout.enabled", "false"),
 ];
 
-/// Further overrides of calls with [`Trust::Neutral`], which may read what an agent wrote.
+/// Settings that guard also overrides in calls with [`Trust::Neutral`], which may read what an agent wrote.
 const NEUTRAL_OVERRIDES: &[(&str, &str)] = &[
     // The user's git checked the owner when guard found the repository. From then on guard names the
     // repository explicitly.
@@ -76,7 +76,7 @@ const NEUTRAL_OVERRIDES: &[(&str, &str)] = &[
     ("diff.orderFile", "/dev/null"),
 ];
 
-/// The `GIT_*` variables of the user that guard keeps: how to reach remotes, and where the configuration is.
+/// The user's `GIT_*` variables that guard keeps: they say how to reach remotes, and where the configuration is.
 const KEPT_VARIABLES: &[&str] = &[
     "GIT_SSH",
     "GIT_SSH_COMMAND",
@@ -91,14 +91,14 @@ const MAX_MEMORY: u64 = 4 << 30;
 /// Memory limit of a git process with [`Trust::User`], in bytes: the user's filters may need more.
 const MAX_MEMORY_USER: u64 = 8 << 30;
 
-/// Default timeout of a call.
+/// Timeout for a call that sets no other timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Why a git call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// `PATH` has no usable git: none at all, only guard's shim, or only one that an agent could have
-    /// written.
+    /// `PATH` contains no usable git: there is none at all, or only guard's shim, or only one that an agent could
+    /// have written.
     #[error("cannot find a git program to run: {0}")]
     NotFound(ProgramNotFound),
     /// Starting git, or reading from or writing to it, failed.
@@ -106,7 +106,7 @@ pub enum GitError {
     Io {
         /// The git subcommand.
         verb: String,
-        /// The cause.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// git exited with an error.
@@ -124,23 +124,23 @@ pub enum GitError {
     TimedOut {
         /// The git subcommand.
         verb: String,
-        /// The timeout.
+        /// The timeout that git exceeded.
         limit: Duration,
     },
-    /// Guard received a termination signal and therefore ended the call.
+    /// Guard received a termination signal, and ended the git call because of it.
     #[error("guard ended git {verb} because it received {signal}")]
     Interrupted {
         /// The git subcommand.
         verb: String,
-        /// The signal.
+        /// The signal that guard received.
         signal: Signal,
     },
-    /// git's output exceeded its limit.
+    /// git printed more than its output limit.
     #[error("git {verb} printed more than the limit of {limit} bytes")]
     TooMuch {
         /// The git subcommand.
         verb: String,
-        /// The limit, in bytes.
+        /// The maximum size of the output, in bytes.
         limit: usize,
     },
 }
@@ -149,7 +149,8 @@ fn failure_detail(message: &str, code: i32) -> String {
     if message.is_empty() { format!(" (exit code {code})") } else { format!(": {message}") }
 }
 
-/// Finds the git program in a directory that no agent can write, and the `PATH` for its child processes.
+/// Finds a git program in a directory that no agent can write. Returns its path, and the `PATH` for its child
+/// processes.
 fn find_git() -> Result<&'static (PathBuf, OsString), GitError> {
     static FOUND: OnceLock<Result<(PathBuf, OsString), ProgramNotFound>> = OnceLock::new();
     let search = || {
@@ -171,7 +172,7 @@ fn is_real_git(file: &Path) -> bool {
     !is_shim && nix::unistd::access(&resolved, nix::unistd::AccessFlags::X_OK).is_ok()
 }
 
-/// Builder of one git call.
+/// A git call that is being built.
 pub(crate) struct Git {
     command: Command,
     verb: String,
@@ -183,7 +184,7 @@ pub(crate) struct Git {
     is_interruptible: bool,
 }
 
-/// The exit status and output of a finished call.
+/// The exit status and the output of a finished git call.
 pub(crate) struct GitOutput {
     pub(crate) status: ExitStatus,
     pub(crate) output: Vec<u8>,
@@ -198,7 +199,7 @@ impl GitOutput {
 }
 
 impl Git {
-    /// Builds a call of the git subcommand `verb`. The caller adds its arguments.
+    /// Starts to build a call of the git subcommand `verb`, without arguments.
     pub(crate) fn new(trust: Trust, verb: &str) -> Result<Self, GitError> {
         let (program, path) = find_git()?;
         let mut command = Command::new(program);
@@ -266,7 +267,7 @@ impl Git {
         self.env("GIT_DIR", dir)
     }
 
-    /// Sets the working tree (`GIT_WORK_TREE`), and starts git in it.
+    /// Sets the working tree (`GIT_WORK_TREE`), and makes it the working directory of the git process.
     pub(crate) fn worktree(self, dir: &Path) -> Self {
         let mut this = self.env("GIT_WORK_TREE", dir);
         this.command.current_dir(dir);
@@ -294,7 +295,7 @@ impl Git {
         self
     }
 
-    /// Adds a setting that overrides configuration files.
+    /// Adds a git setting that overrides those in configuration files.
     pub(crate) fn config(mut self, key: &str, value: impl Into<OsString>) -> Self {
         self.config.push((key.to_string(), value.into()));
         self
@@ -310,26 +311,27 @@ impl Git {
         self
     }
 
-    /// Sets the maximum size of the standard output, in bytes.
+    /// Sets the maximum size of git's standard output, in bytes.
     pub(crate) fn max_output(mut self, bytes: usize) -> Self {
         self.max_output = bytes;
         self
     }
 
-    /// Runs the call in a jail.
+    /// Makes the git process run in a jail.
     pub(crate) fn jailed(mut self, jail: Jail) -> Self {
         jail.confine(&mut self.command);
         self
     }
 
-    /// Runs git without a terminal, in its own session, so that guard can end it with all of its children.
+    /// Makes git run without a terminal, in its own session, so that guard can end it with all of its children.
     pub(crate) fn in_own_session(mut self) -> Self {
         crate::sys::pre_exec::start_in_new_session(&mut self.command);
         self.is_session_leader = true;
         self
     }
 
-    /// Makes guard end the call as soon as a termination signal is pending. (Guard blocks signals meanwhile.)
+    /// Makes guard end the git process as soon as a termination signal is pending. (Guard blocks signals during a
+    /// call.)
     pub(crate) fn interruptible(mut self) -> Self {
         self.is_interruptible = true;
         self
@@ -339,20 +341,20 @@ impl Git {
         GitError::Io { verb: self.verb.clone(), source }
     }
 
-    /// Starts git with its standard output piped.
+    /// Starts git with a pipe as its standard output.
     pub(crate) fn start(mut self) -> Result<Running, GitError> {
         self.command.stdout(Stdio::piped());
         self.spawn_with_input()
     }
 
-    /// Starts git with its standard output piped, and its standard input read from `from`.
+    /// Starts git with a pipe as its standard output, and with `from` as its standard input.
     pub(crate) fn start_with_stdin(mut self, from: impl Into<Stdio>) -> Result<Running, GitError> {
         self.command.stdout(Stdio::piped());
         self.command.stdin(from);
         self.spawn()
     }
 
-    /// Starts git with its standard output sent to `to`.
+    /// Starts git with `to` as its standard output.
     pub(crate) fn start_with_stdout(mut self, to: OwnedFd) -> Result<Running, GitError> {
         self.command.stdout(to);
         self.spawn_with_input()
@@ -403,18 +405,18 @@ impl Git {
         })
     }
 
-    /// Runs git to its end, and returns the result whatever the exit code.
+    /// Runs git until it exits, and returns the result even if the exit code is not 0.
     pub(crate) fn output(self) -> Result<GitOutput, GitError> {
         self.start()?.finish()
     }
 
-    /// Runs git; an exit code other than 0 is an error.
+    /// Runs git until it exits, and returns its standard output. An exit code other than 0 is an error.
     pub(crate) fn run(self) -> Result<Vec<u8>, GitError> {
         self.start()?.expect_success()
     }
 }
 
-/// Retries a call that fails because another git process is creating or removing a worktree: git reads the
+/// Calls `call` again if it fails because another git process is creating or removing a worktree: git reads the
 /// admin directories of all worktrees, and fails if a `commondir` file is still empty or already gone.
 pub(crate) fn retry_during_worktree_changes<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,

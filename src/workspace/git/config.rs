@@ -1,36 +1,36 @@
 //! Selects the git settings of the user that guard copies into the agent's quarantine repository.
 //!
-//! Guard copies the committer's identity, and settings that change the meaning or output of common commands.
-//! It does not copy credentials, local paths, and settings that start programs. Filters are an exception:
-//! without them git would commit wrong file contents, and they run inside the sandbox.
+//! Guard copies the committer's identity, and settings that change the meaning or output of common commands. It
+//! copies no credentials, no local paths, and no settings that start programs. Filters are an exception: without
+//! them git would commit wrong file contents, and they run inside the sandbox.
 
 use super::command::GitError;
 use super::repository::{QUERY_TIMEOUT, Repository};
 use super::url_credentials::{credentials, without_credentials};
 
-/// One setting. The key is in git's form: section and name in lower case, the subsection unchanged.
+/// A git setting. The key has git's form: section and name in lower case, the subsection unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) key: String,
     pub(crate) value: Option<Vec<u8>>,
-    /// True if the setting comes from a file of the repository, not from the user's or the system's files.
+    /// True if the setting comes from a file of the repository, and not from a file of the user or the system.
     pub(crate) is_from_repository: bool,
 }
 
-/// The user's settings, in order: later values override earlier ones.
+/// All settings that apply in the user's repository, in git's order: later values override earlier ones.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     all: Vec<Setting>,
 }
 
 impl Settings {
-    /// Builds the git call that lists all settings of a repository.
+    /// Builds the git call whose output [`Self::parse`] reads: it lists all settings of a repository.
     pub(crate) fn list_call(repository: &Repository) -> Result<super::command::Git, GitError> {
         // A FIFO in place of a configuration file would block it forever.
         Ok(repository.git("config")?.args(["--list", "-z", "--show-scope"]).timeout(QUERY_TIMEOUT))
     }
 
-    /// Parses the output of the git call that lists all settings.
+    /// Parses the output of the git call from [`Self::list_call`].
     pub(crate) fn parse(output: &[u8]) -> Self {
         let mut parts = output.split(|byte| *byte == 0);
         let mut all = Vec::new();
@@ -54,17 +54,17 @@ impl Settings {
         self.all.iter().rev().find(|setting| setting.key == key)?.value.as_deref()
     }
 
-    /// The settings from files of the repository.
+    /// The settings that come from files of the repository.
     pub(crate) fn repository_settings(&self) -> impl Iterator<Item = &Setting> {
         self.all.iter().filter(|setting| setting.is_from_repository)
     }
 
-    /// The effective value of a key if only the repository's files counted.
+    /// The value that a key would have if only the repository's own files counted.
     pub(crate) fn repository_value(&self, key: &str) -> Option<&[u8]> {
         self.repository_settings().filter(|setting| setting.key == key).last()?.value.as_deref()
     }
 
-    /// True if the user's or the system's configuration has the same key with the same value.
+    /// True if the user's or the system's configuration contains the same key with the same value.
     pub(crate) fn is_also_global(&self, setting: &Setting) -> bool {
         let same = |other: &Setting| other.key == setting.key && other.value == setting.value;
         self.all.iter().any(|other| !other.is_from_repository && same(other))
@@ -91,11 +91,11 @@ impl Settings {
     }
 }
 
-/// Maximum number of credentials to redact from transcripts.
+/// Maximum number of credentials from git settings that guard redacts.
 const MAX_CREDENTIALS: usize = 1_000;
 
-/// Sections that guard copies, each with its exceptions. An exception matches the first or the last part of
-/// the key after the section.
+/// Sections that guard copies, each with the settings in it that guard does not copy. An exception matches the
+/// first or the last part of the key after the section.
 const KEPT_SECTIONS: &[(&str, &[&str])] = &[
     ("user", &["signingkey"]),
     ("author", &[]),
@@ -173,7 +173,7 @@ fn is_kept(key: &str) -> bool {
     }
 }
 
-/// Formats settings as a configuration file.
+/// Formats settings as the text of a git configuration file.
 pub(crate) fn render(settings: &[Setting]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut current: Option<&str> = None;

@@ -1,9 +1,9 @@
-//! Finds the worktree that has a branch checked out, so that a run can continue in it. The search starts from
-//! the user's repository.
+//! Finds the worktree that has a branch checked out, starting from the user's repository, so that a run can
+//! continue in that worktree.
 //!
-//! An agent wrote the worktree's files, and may have replaced its `.git` or the directory itself. Therefore
-//! guard compares them with the worktree's git directory in the repository, which no agent can write, and
-//! never lets git discover a repository from inside the worktree.
+//! An agent wrote the worktree's files, and may have replaced its `.git` or the worktree itself. Therefore guard
+//! compares both with the worktree's git directory in the repository, which no agent can write. It never lets git
+//! discover a repository from inside the worktree.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ use super::repository::{QUERY_TIMEOUT, Repository};
 use crate::workspace::{WorkspaceError, at};
 
 impl Repository {
-    /// The same repository, opened at the linked worktree that has this branch (without `refs/heads/`)
+    /// Returns the same repository, opened at the linked worktree that has this branch (without `refs/heads/`)
     /// checked out. Fails if that worktree is not at the path `worktree`.
     pub fn at_branch(&self, branch: &str, worktree: &Path) -> Result<Self, WorkspaceError> {
         let lost = |why: String| Err(WorkspaceError::Lost(format!("the worktree of {branch} {why}")));
@@ -46,12 +46,12 @@ impl Repository {
         Ok(found)
     }
 
-    /// True if a branch of this name (without `refs/heads/`) exists.
+    /// True if a branch with this name (without `refs/heads/`) exists.
     pub fn has_branch(&self, branch: &str) -> Result<bool, WorkspaceError> {
         Ok(self.commit(&format!("refs/heads/{branch}"))?.is_some())
     }
 
-    /// The git directory, below `worktrees/` of the repository, of the linked worktree at this path.
+    /// The git directory of the linked worktree at the path `place`. It is below `worktrees/` of the repository.
     fn find_admin_dir(&self, place: &Path) -> Result<Option<PathBuf>, WorkspaceError> {
         let all = self.common_dir.join("worktrees");
         let entries = match std::fs::read_dir(&all) {
@@ -64,7 +64,7 @@ impl Repository {
     }
 }
 
-/// The path of the worktree that has a branch, from the output of `git worktree list --porcelain -z`.
+/// The path of the worktree that has the branch checked out, from the output of `git worktree list --porcelain -z`.
 fn worktree_with_branch(listing: &[u8], branch: &str) -> Option<PathBuf> {
     let mut place = None;
     for field in listing.split(|byte| *byte == 0) {
@@ -77,7 +77,7 @@ fn worktree_with_branch(listing: &[u8], branch: &str) -> Option<PathBuf> {
     None
 }
 
-/// True if a one-line file contains `prefix` and then the path `wanted`, possibly relative to `from`.
+/// True if a file consists of one line with `prefix` and the path `wanted`, which may be relative to `from`.
 fn names_path(file: &Path, prefix: &[u8], from: &Path, wanted: &Path) -> bool {
     let Ok(text) = read_small(file, 8192) else { return false };
     let Some(target) = text.strip_prefix(prefix) else { return false };

@@ -1,8 +1,8 @@
-//! Writes the `.git` file of a worktree. The file names the quarantine while an agent works without a mount
-//! namespace, and the git directory in the user's repository otherwise.
+//! Writes the `.git` file of a worktree. While an agent works without a mount namespace, the file names the
+//! quarantine. Otherwise it names the worktree's git directory in the user's repository.
 //!
-//! The agent can write the directory that contains the file. If guard finds anything unexpected there (a
-//! "foreign" file or directory), it moves it to the run's directory, and never follows or deletes it.
+//! The agent can write the directory that contains the `.git` file. If guard finds anything unexpected there (a
+//! "foreign" file or directory), it moves that to the run's directory, and never follows or deletes it.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::sys::fs::{Links, read_regular_file};
 use crate::sys::remove_tree::remove_tree;
 
-/// The subdirectory of the run's directory for foreign files.
+/// The subdirectory of the run's directory to which guard moves foreign files.
 const FOREIGN: &str = "foreign";
 
 /// The content of a `.git` file that names the git directory `target`.
@@ -22,8 +22,8 @@ pub(crate) fn content(target: &Path) -> Vec<u8> {
     [b"gitdir: ", target.as_os_str().as_bytes(), b"\n"].concat()
 }
 
-/// Makes the worktree's `.git` file name the git directory `target`. Returns the new path of a foreign file,
-/// if guard had to move one away.
+/// Makes the worktree's `.git` file name the git directory `target`. If guard had to move a foreign file away,
+/// returns its new path.
 pub(crate) fn point_at(worktree: &Path, target: &Path, run_folder: &Path) -> io::Result<Option<PathBuf>> {
     restore_dir_access(worktree)?;
     let wanted = content(target);
@@ -33,8 +33,8 @@ pub(crate) fn point_at(worktree: &Path, target: &Path, run_folder: &Path) -> io:
     write_git_file(worktree, &wanted, run_folder)
 }
 
-/// Makes the worktree's `.git` a regular file with the content `wanted`. Returns the new path of a foreign
-/// file, if guard had to move one away.
+/// Makes the worktree's `.git` a regular file with the content `wanted`. If guard had to move a foreign file away,
+/// returns its new path.
 pub(crate) fn write_git_file(
     worktree: &Path,
     wanted: &[u8],
@@ -58,7 +58,7 @@ pub(crate) fn write_git_file(
     Ok(moved)
 }
 
-/// True for a regular file with exactly this content.
+/// True if `file` is a regular file with exactly the content `wanted`.
 pub(crate) fn has_content(file: &Path, wanted: &[u8]) -> bool {
     read_small(file, wanted.len()).is_ok_and(|found| found == wanted)
 }
@@ -67,12 +67,12 @@ fn names_quarantine(file: &Path, run_folder: &Path) -> bool {
     has_content(file, &content(&run_folder.join("git")))
 }
 
-/// Reads a small regular file. Follows no symbolic link, and does not block on a FIFO.
+/// Reads a regular file of at most `max` bytes. Follows no symbolic link, and does not block on a FIFO.
 pub(crate) fn read_small(file: &Path, max: usize) -> io::Result<Vec<u8>> {
     Ok(read_regular_file(file, max as u64, Links::Refuse)?)
 }
 
-/// Like `read_small`, but follows symbolic links.
+/// Like [`read_small`], but follows symbolic links.
 pub(crate) fn read_following_links(file: &Path, max: usize) -> io::Result<Vec<u8>> {
     Ok(read_regular_file(file, max as u64, Links::Follow)?)
 }
@@ -107,11 +107,11 @@ pub(crate) fn move_foreign(thing: &Path, run_folder: &Path) -> io::Result<PathBu
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// How much [`copy_tree`] may still copy.
+/// The limits on what [`copy_tree`] may still copy.
 pub(crate) struct CopyBudget {
     pub(crate) entries: usize,
     pub(crate) depth: usize,
-    /// Maximum size of one file: a sparse file can have any size, and its copy would fill the disk.
+    /// Maximum size of each file: a sparse file can have any size, and copying it would fill the disk.
     pub(crate) bytes: u64,
 }
 
@@ -121,7 +121,7 @@ impl Default for CopyBudget {
     }
 }
 
-/// Copies files, directories and symbolic links unchanged. Skips FIFOs, sockets and devices.
+/// Copies a file, a symbolic link, or a directory with all of its contents. Skips FIFOs, sockets and devices.
 pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut CopyBudget) -> io::Result<()> {
     if budget.entries == 0 || budget.depth == 0 {
         return Err(io::Error::other("the directory has too many entries or is too deep to be copied"));
@@ -149,16 +149,16 @@ pub(crate) fn copy_tree(from: &Path, to: &Path, budget: &mut CopyBudget) -> io::
     }
 }
 
-/// Copies an index, with its modification time. By that time git notices files that changed after the index was
-/// written but have the same time stamps: it compares the contents of files that are not older than the index. A
-/// copy with a newer time would hide such changes.
+/// Copies an index file, with its modification time. git uses that time to find files that changed after it wrote
+/// the index, but have the same time stamps: it compares the contents of all files that are not older than the
+/// index. A copy with a newer time would hide such changes.
 pub(crate) fn copy_index(from: &Path, to: &Path) -> io::Result<()> {
     let modified = from.metadata()?.modified()?;
     fs::copy(from, to)?;
     OpenOptions::new().write(true).open(to)?.set_modified(modified)
 }
 
-/// Restores the owner's permissions on a directory from which an agent removed them.
+/// Restores the owner's permissions on a directory, because an agent may have removed them.
 fn restore_dir_access(dir: &Path) -> io::Result<()> {
     let data = dir.symlink_metadata();
     match data {
@@ -170,8 +170,8 @@ fn restore_dir_access(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Restores the owner's permissions on everything below a directory. Skips paths longer than the kernel
-/// accepts, which git cannot read either.
+/// Restores the owner's permissions on everything below a directory. Skips paths that are too long for the kernel,
+/// because git cannot read them either.
 pub(crate) fn restore_access(dir: &Path) {
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(dir) = dirs.pop() {

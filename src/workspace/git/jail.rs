@@ -1,6 +1,6 @@
-//! The jail (a stricter sandbox) for guard's own git processes that read what an agent wrote: no network, no
-//! access to other processes, few readable paths, writes only to named directories, and limits on CPU time,
-//! memory and file size.
+//! The jail: a stricter sandbox for guard's own git processes that read what an agent wrote. It has no network, no
+//! access to other processes, few readable paths, and only named directories are writable. CPU time, memory and
+//! file size are limited.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,9 +12,9 @@ use crate::sandbox::{self, Grant, Rights, SandboxError};
 use crate::sys::pre_exec;
 use crate::sys::pre_exec::Confinement;
 
-/// System directories that hold programs and their libraries, but no user data.
+/// System directories with programs and libraries, and without user data. A jailed process may read them.
 const SYSTEM_DIRS: &[&str] = &["/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store"];
-/// Single files that the C library and git need.
+/// Single files that the C library and git need to read.
 const SYSTEM_FILES: &[&str] =
     &["/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/dev/zero", "/dev/urandom"];
 
@@ -23,20 +23,20 @@ pub(crate) struct Jail {
     confinement: Confinement,
 }
 
-/// The resource limits of a jail.
+/// The limits on the resources of a jailed process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// CPU time, in seconds.
+    /// Maximum CPU time, in seconds.
     pub(crate) cpu_seconds: u64,
-    /// Memory (`RLIMIT_DATA`), in bytes.
+    /// Maximum memory (`RLIMIT_DATA`), in bytes.
     pub(crate) memory: u64,
-    /// Maximum size of a file that the process writes, in bytes.
+    /// Maximum size of each file that the process writes, in bytes.
     pub(crate) file: u64,
 }
 
 impl Jail {
-    /// Builds a jail for the program `git` that may read and write these directory trees. With `no_children`,
-    /// the jailed process may not start other processes, and the kernel kills it when guard dies.
+    /// Builds a jail for the program `git` with access to the given directory trees. With `no_children`, the jailed
+    /// process may not start other processes, and the kernel kills it when guard dies.
     pub(crate) fn new(
         git: &Path,
         read: &[&Path],
@@ -67,14 +67,14 @@ impl Jail {
         Ok(Self { confinement })
     }
 
-    /// Makes `command` enter the jail between fork and exec.
+    /// Makes the process that `command` starts enter the jail before it executes the program.
     pub(crate) fn confine(self, command: &mut Command) {
         pre_exec::confine(command, self.confinement);
     }
 }
 
-/// The seccomp filter of a jail. Compiled once, because parsing the list of system calls takes longer than
-/// all other steps.
+/// The seccomp filter of a jail. Compiled only once, because parsing the list of system calls takes longer than all
+/// other steps.
 fn filter(no_children: bool) -> Result<Vec<libc::sock_filter>, SandboxError> {
     static MADE: [OnceLock<Vec<libc::sock_filter>>; 2] = [const { OnceLock::new() }; 2];
     let place = &MADE[usize::from(no_children)];

@@ -1,5 +1,5 @@
-//! Builds jailed git calls on a working tree that an agent wrote. Each call names the repository explicitly,
-//! so that git follows no `.git` in the tree.
+//! Builds jailed git calls on a working tree that an agent wrote. Each call names the repository explicitly, so
+//! that git ignores any `.git` in the working tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use super::command::{Git, Trust, program};
 use super::jail::{Bounds, Jail};
 use crate::workspace::{WorkspaceError, at};
 
-/// A working tree, and the git directories that belong to it.
+/// A working tree that an agent wrote, and the git directories that belong to it.
 pub(crate) struct JailedWorktree<'t> {
     pub(crate) common_dir: &'t Path,
     pub(crate) admin_dir: &'t Path,
     pub(crate) worktree: &'t Path,
     pub(crate) objects: &'t [PathBuf],
     pub(crate) object_format: &'t str,
-    /// The user's global ignore file (`core.excludesFile`); the file may be missing.
+    /// The path of the user's global ignore file (`core.excludesFile`), which need not exist.
     pub(crate) excludes: &'t Path,
-    /// The only directory, besides the object directory, that git may write.
+    /// The directory that git may write to. Besides this, git may write only to the object directory, if at all.
     pub(crate) scratch: &'t Path,
 }
 
 impl JailedWorktree<'_> {
-    /// Builds a jailed git call on the tree. Ignores the `.gitattributes` files in the tree, because they
+    /// Builds a jailed git call on the working tree. git ignores the `.gitattributes` files in it, because they
     /// choose programs that git runs.
     pub(crate) fn git(&self, verb: &str, writes_objects: bool) -> Result<Git, WorkspaceError> {
         at("create", self.scratch, fs::create_dir_all(self.scratch))?;
@@ -49,7 +49,7 @@ impl JailedWorktree<'_> {
     }
 }
 
-/// The id of the empty tree.
+/// The object id of the empty tree in the given object format.
 fn empty_tree(object_format: &str) -> &'static str {
     match object_format {
         "sha256" => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",

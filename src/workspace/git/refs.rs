@@ -13,37 +13,37 @@ use std::path::{Path, PathBuf};
 use super::repository::is_id;
 use crate::sys::fs::{Links, OpenError, open_regular_file};
 
-/// Maximum size of `packed-refs`, unless the file was already large before the run: then the maximum is four
-/// times its size at that time. Guard reads the file line by line.
+/// Maximum size of `packed-refs`, in bytes. If the file was already large before the run, the maximum is four times
+/// its size at that time instead. Guard reads the file line by line.
 const MAX_BYTES: u64 = 64 << 20;
-/// Absolute maximum size of `packed-refs`.
+/// Maximum size of `packed-refs`, in bytes, however large the file was before the run.
 const ABSOLUTE_MAX_BYTES: u64 = 1 << 30;
-/// Maximum length of a line of `packed-refs`.
+/// Maximum length of a line of `packed-refs`, in bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 /// Maximum number of loose refs to read.
 const MAX_REFS: usize = 20_000;
-/// Maximum number of changed refs to list; guard only counts the others.
+/// Maximum number of changed refs to list by name; further ones are only counted.
 pub(crate) const MAX_CHANGED: usize = 1_000;
-/// Maximum total size of the listed names.
+/// Maximum total size of the names of the listed refs, in bytes.
 const MAX_CHANGED_BYTES: usize = 256 << 10;
-/// Maximum depth of ref directories.
+/// Maximum depth of the directories that contain loose refs.
 const MAX_DEPTH: usize = 32;
 
-/// Why a ref cannot be received.
+/// Why guard cannot receive a ref from the quarantine.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RefError {
     /// The ref does not exist.
     #[error("it no longer exists in the quarantine")]
     Missing,
-    /// The ref names another ref instead of an object.
+    /// The ref names another ref (this one) instead of an object.
     #[error("it is now a symbolic ref to {0:?}, which guard does not follow")]
     Symbolic(String),
     /// The ref's file, a directory above it, or `packed-refs` has an unexpected file type.
     #[error("{} is {found}", path.display())]
     NotPlain {
-        /// The file or directory.
+        /// The file or directory with the unexpected type.
         path: PathBuf,
-        /// What it is instead.
+        /// The type that the file or directory has.
         found: &'static str,
     },
     /// The ref's file does not contain an object id.
@@ -52,7 +52,7 @@ pub enum RefError {
     /// The quarantine stores its refs in a reftable.
     #[error("the quarantine stores its refs in a reftable, and guard receives only refs in files")]
     Reftable,
-    /// A file cannot be read or is too large; the text names the file.
+    /// A file with refs cannot be read or is too large; the text names the file.
     #[error("cannot read the refs of the quarantine: {0}")]
     Unreadable(String),
 }
@@ -64,14 +64,14 @@ fn unreadable(path: &Path, error: &io::Error) -> RefError {
     RefError::Unreadable(format!("{}: {error}", path.display()))
 }
 
-/// The size limit of `packed-refs`, given the copy that guard made of it before the run.
+/// The maximum size of `packed-refs`. `before` is the copy of the file that guard made before the run.
 fn packed_refs_limit(before: &Path) -> u64 {
     let before = before.symlink_metadata().map_or(0, |data| data.len());
     MAX_BYTES.max(before.saturating_mul(4)).min(ABSOLUTE_MAX_BYTES)
 }
 
-/// Reads the id of the object that a ref of the quarantine names. `before` is the copy of `packed-refs` from
-/// before the run.
+/// Reads the id of the object that a ref of the quarantine names. `before` is the copy of `packed-refs` that guard
+/// made before the run.
 pub(crate) fn read_ref(
     git: &Path,
     before: &Path,
@@ -130,7 +130,7 @@ fn read_loose(git: &Path, name: &str) -> Result<Option<Vec<u8>>, RefError> {
     Ok(Some(text))
 }
 
-/// Calls a function for every ref of a `packed-refs` file. Malformed lines are skipped.
+/// Calls a function for every ref in a `packed-refs` file. Skips malformed lines.
 fn for_each_packed(
     file: &Path,
     max: u64,
@@ -178,7 +178,7 @@ fn for_each_packed(
     }
 }
 
-/// Finds one ref in a `packed-refs` file; if several lines name it, the last one counts.
+/// Finds the object id of one ref in a `packed-refs` file. If several lines name the ref, the last one counts.
 fn find_packed(file: &Path, max: u64, wanted: &str, object_format: &str) -> Result<Option<String>, RefError> {
     let mut found = None;
     for_each_packed(file, max, object_format, |name, id| {
@@ -189,7 +189,7 @@ fn find_packed(file: &Path, max: u64, wanted: &str, object_format: &str) -> Resu
     Ok(found)
 }
 
-/// A ref that changed since the run began.
+/// A ref of the quarantine that changed since the run began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChangedRef {
     pub(crate) name: String,
@@ -199,16 +199,16 @@ pub(crate) struct ChangedRef {
     pub(crate) existed_before: bool,
 }
 
-/// The refs that changed since the run began.
+/// The refs of the quarantine that changed since the run began.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedRefs {
-    /// The first changed refs, up to the limits.
+    /// The changed refs, up to [`MAX_CHANGED`] and [`MAX_CHANGED_BYTES`].
     pub(crate) listed: Vec<ChangedRef>,
-    /// The number of changed refs that are not listed.
+    /// The number of changed refs that are not in `listed`.
     pub(crate) left_out: usize,
-    /// True if a changed ref names an object now. The object may be work that exists nowhere else.
+    /// True if any changed ref names an object now. That object may be work that exists nowhere else.
     pub(crate) has_new_value: bool,
-    /// The total size of the listed names.
+    /// The total size of the names in `listed`, in bytes.
     bytes: usize,
 }
 
@@ -226,9 +226,9 @@ impl ChangedRefs {
     }
 }
 
-/// Finds every ref of the quarantine, except one, that the agent created, moved or deleted since `before` was
-/// written. Keeps only the refs of the user's repository and the loose refs in memory: an agent can pack any
-/// number of refs.
+/// Finds every ref of the quarantine, other than `except`, that the agent created, moved or deleted since guard
+/// wrote the copy `before`. Keeps only the refs of the user's repository and the loose refs in memory, because an
+/// agent can pack any number of refs.
 pub(crate) fn changed_refs(
     git: &Path,
     before: &Path,

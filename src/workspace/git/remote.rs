@@ -1,8 +1,8 @@
-//! The user's remotes: their URLs, and pushing one branch.
+//! Reads the URLs of the user's remotes, and pushes one branch to a remote.
 //!
-//! A push is the only call that goes to the network with the user's credentials. It uses the user's git
-//! configuration, and moves one branch forward and nothing else. It runs no hooks (they may call a file that
-//! an agent wrote) and has no terminal. If an agent may have written the repository, it obeys no repository
+//! A push is the only git call that goes to the network with the user's credentials. It uses the user's git
+//! configuration, and moves one branch forward and nothing else. It runs no hooks (they may call a file that an
+//! agent wrote) and has no terminal. If an agent may have written the repository, the push obeys no repository
 //! setting that chooses programs or receives credentials.
 
 use std::time::Duration;
@@ -19,32 +19,32 @@ use crate::workspace::{WorkspaceError, trust};
 pub struct RemoteUrls {
     /// The URL that git fetches from.
     pub fetch: String,
-    /// The URL that git pushes to; the first, if there are several.
+    /// The URL that git pushes to; the first one if there are several.
     pub push: String,
 }
 
-/// The result of a push.
+/// The result of pushing a branch to a remote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pushed {
-    /// The remote's branch is at the local branch's commit.
+    /// The remote's branch is now at the local branch's commit.
     Done {
-        /// The commit of both branches.
+        /// The commit that both branches are at.
         tip: String,
-        /// True if the remote's branch was already at this commit.
+        /// True if the remote's branch was already at this commit before the push.
         already: bool,
     },
-    /// The remote's branch has commits that the local branch lacks.
+    /// The remote's branch has commits that the local branch lacks, so nothing was pushed.
     NotForward,
-    /// The remote or git refused the push; the text is its message.
+    /// The remote or git refused the push; the text is the error message.
     Refused(String),
 }
 
-/// The protocols for a push from a repository that an agent may have written. Excludes local directories:
-/// their hooks and settings would run programs on this machine.
+/// The protocols that a push may use if an agent may have written the repository. Pushing to a local directory is
+/// not allowed: its hooks and settings would run programs on this machine.
 const NETWORK_PROTOCOLS: &str = "git:http:https:ssh";
 
 impl Repository {
-    /// The URLs of a remote; `None` if there is no remote of this name.
+    /// The URLs of the remote `name`; `None` if there is no such remote.
     pub fn remote(&self, name: &str) -> Result<Option<RemoteUrls>, WorkspaceError> {
         let Some(fetch) = self.urls(&["get-url", "--", name])?.into_iter().next() else { return Ok(None) };
         let push = self.push_urls(name)?.into_iter().next();
@@ -55,7 +55,7 @@ impl Repository {
         self.urls(&["get-url", "--push", "--all", "--", name])
     }
 
-    /// The URLs that `git remote` prints, one per line; empty if there is no such remote.
+    /// The URLs that `git remote` with these arguments prints, one per line; empty if there is no such remote.
     fn urls(&self, args: &[&str]) -> Result<Vec<String>, WorkspaceError> {
         let git = self.git("remote")?.git_dir(&self.common_dir).current_dir(&self.place());
         let answer = git.args(args).timeout(QUERY_TIMEOUT).max_output(1 << 20).output()?;
@@ -70,7 +70,7 @@ impl Repository {
         Err(GitError::Failed { verb: "remote".to_string(), code, message }.into())
     }
 
-    /// The short name of the remote's default branch, as recorded when it was cloned.
+    /// The short name of the remote's default branch, as git recorded it when the repository was cloned.
     pub fn default_branch(&self, remote: &str) -> Result<Option<String>, WorkspaceError> {
         let prefix = format!("refs/remotes/{remote}/");
         let git = self.git("symbolic-ref")?.git_dir(&self.common_dir).timeout(QUERY_TIMEOUT);
@@ -80,8 +80,8 @@ impl Repository {
         Ok(name.map(str::to_string))
     }
 
-    /// Moves one branch of a remote forward to the local branch of the same name. `branch` is a full ref
-    /// name.
+    /// Moves one branch of a remote forward to the local branch of the same name. `branch` is a full ref name, and
+    /// `limit` is the timeout.
     pub fn push(&self, remote: &str, branch: &str, limit: Duration) -> Result<Pushed, WorkspaceError> {
         let refused = |problem: String| WorkspaceError::refused(problem, "name one branch of the repository");
         if !is_branch(branch) {
@@ -116,7 +116,7 @@ impl Repository {
         })
     }
 
-    /// Builds a `git push` that pushes only the named branch, whatever the configuration adds.
+    /// Builds a `git push` that pushes only the named branch, even if the configuration adds others.
     fn push_call(&self, remote: &str, limit: Duration) -> Result<Git, GitError> {
         let git = Git::new(Trust::User, "push")?
             .args(["--porcelain", "--recurse-submodules=no", "--no-follow-tags", "--no-signed"])
@@ -146,7 +146,7 @@ impl Repository {
     }
 }
 
-/// True for a plain `refs/heads/…`, without characters that have a meaning in a refspec.
+/// True if the name is a plain `refs/heads/…`, without characters that have a meaning in a refspec.
 fn is_branch(name: &str) -> bool {
     let Some(short) = name.strip_prefix("refs/heads/") else { return false };
     let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && !"~^:?*[\\".contains(c);
@@ -175,8 +175,8 @@ fn parse_report(output: &[u8], branch: &str) -> Option<(u8, String)> {
     })
 }
 
-/// Removes the credentials of a URL from a text, wherever they appear: git quotes parts of URLs that it
-/// cannot parse.
+/// Removes the credentials of `url` from a text, wherever they appear. They can appear outside the URL too, because
+/// git quotes parts of URLs that it cannot parse.
 fn remove_url_credentials(text: &str, url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return text.to_string() };
     let Some((user, _)) = rest.rsplit_once('@') else { return text.to_string() };
@@ -189,7 +189,8 @@ fn remove_url_credentials(text: &str, url: &str) -> String {
     }
 }
 
-/// Removes the text between `://` and `@` of every URL: git's messages and URLs may contain passwords there.
+/// Removes what is between `://` and `@` in every URL of a text, because it may be a password. For URLs, and for
+/// messages of git.
 pub fn without_credentials(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

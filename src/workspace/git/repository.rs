@@ -11,19 +11,19 @@ use super::gitfile::read_following_links;
 use super::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, at};
 
-/// What `HEAD` points to.
+/// What the `HEAD` of a working tree points to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Head {
-    /// A branch (full ref name) with this commit.
+    /// A branch with commits: its full ref name, and its newest commit.
     Branch(String, String),
-    /// A commit.
+    /// A commit that is checked out without a branch.
     Detached(String),
-    /// A branch without a commit.
+    /// A branch that has no commit yet: its full ref name.
     Unborn(String),
 }
 
 impl Head {
-    /// The commit, if there is one.
+    /// The commit that `HEAD` points to; `None` for a branch without commits.
     pub fn commit(&self) -> Option<&str> {
         match self {
             Self::Branch(_, commit) | Self::Detached(commit) => Some(commit),
@@ -32,44 +32,44 @@ impl Head {
     }
 }
 
-/// A repository, and the working tree from which it was found.
+/// The user's repository, and the working tree from which guard found it.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    /// The git directory of that working tree.
+    /// The git directory of the working tree.
     pub git_dir: PathBuf,
-    /// The common directory that all working trees share.
+    /// The common directory, which all working trees of the repository share.
     pub common_dir: PathBuf,
     /// The top of the working tree; `None` in a bare repository.
     pub toplevel: Option<PathBuf>,
-    /// `sha1` or `sha256`.
+    /// The hash function of object ids: `sha1` or `sha256`.
     pub object_format: String,
-    /// `files` or `reftable`.
+    /// The storage format of refs: `files` or `reftable`.
     pub ref_format: String,
     /// True if the repository has no main working tree.
     pub bare: bool,
     /// True if the history is truncated (a shallow clone).
     pub shallow: bool,
-    /// What `HEAD` points to.
+    /// What the `HEAD` of the working tree points to.
     pub head: Head,
     /// True if the user trusts the repository's configuration and the paths in it (`--trust-repository`).
     pub trusted: bool,
 }
 
-/// Timeout of simple queries: a FIFO in place of a file would block git forever.
+/// Timeout for simple queries: git would block forever if a file it reads were a FIFO.
 pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The queries of one `rev-parse` call, before the paths.
+/// The options of the `rev-parse` call that [`Repository::find`] makes, without those that ask for paths.
 const REV_PARSE_QUERIES: [&str; 4] =
     ["--is-bare-repository", "--is-shallow-repository", "--show-object-format", "--show-ref-format"];
 
-/// The directory that names a repository: the parent of its `.git`, or the common directory itself.
+/// The directory by which users know a repository: the parent of its `.git`, or the common directory itself.
 pub fn main_directory(common_dir: &Path) -> &Path {
     let is_dot_git = common_dir.file_name() == Some(OsStr::new(".git"));
     common_dir.parent().filter(|_| is_dot_git).unwrap_or(common_dir)
 }
 
 impl Repository {
-    /// Finds the repository that contains a directory; `None` if no repository contains it.
+    /// Finds the repository that contains the directory `dir`; `None` if no repository contains it.
     pub fn find(dir: &Path) -> Result<Option<Self>, WorkspaceError> {
         let answer = Git::new(Trust::User, "rev-parse")?
             .current_dir(dir)
@@ -135,7 +135,7 @@ impl Repository {
         })
     }
 
-    /// Reads `HEAD`, whatever the ref format.
+    /// Reads what `HEAD` points to, in either ref format.
     pub(crate) fn read_head(&self) -> Result<Head, WorkspaceError> {
         let commit = self.commit("HEAD")?;
         // With the usual format the file is enough. Only a reftable needs a git process.
@@ -172,12 +172,13 @@ impl Repository {
         is_id(text, &self.object_format)
     }
 
-    /// True if the working tree was created by `git worktree add`.
+    /// True if the working tree is a linked one, created by `git worktree add`.
     pub fn is_linked(&self) -> bool {
         self.git_dir != self.common_dir
     }
 
-    /// The operation that the user has begun and not finished in the working tree, such as `a merge`.
+    /// The operation that the user has begun but not finished in the working tree, such as `a merge`; `None` if
+    /// there is none.
     pub(crate) fn operation_in_progress(&self) -> Option<&'static str> {
         let operations = [
             ("MERGE_HEAD", "a merge"),
@@ -191,8 +192,8 @@ impl Repository {
         operations.iter().find(|(file, _)| is_there(file)).map(|(_, operation)| *operation)
     }
 
-    /// A short name of the repository for use in directory names: the name of its main working tree or bare
-    /// repository, without `.git` and leading dots.
+    /// A short name of the repository for directory names: the name of its main working tree or bare repository,
+    /// without `.git` and leading dots.
     pub fn name(&self) -> Vec<u8> {
         let place = self.place();
         let name = place.file_name().unwrap_or(OsStr::new("repository")).as_bytes();
@@ -245,9 +246,9 @@ impl Repository {
     }
 }
 
-/// The contents of files at a revision of the repository that contains a directory of the user's; `None` for a path that
-/// is no file there. `Ok(None)` if there is no such repository or revision. An error if the files have more than `most`
-/// bytes together.
+/// Reads files at a revision of the repository that contains the user's directory `folder`. For each path, returns
+/// the content; `None` if the path is not a file there. Returns `Ok(None)` if there is no such repository or
+/// revision. Fails if the files together have more than `most` bytes.
 pub fn files_at(
     folder: &Path,
     revision: &str,
@@ -300,7 +301,7 @@ pub(crate) fn is_id(text: &str, object_format: &str) -> bool {
     text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Parses a line of an `alternates` file.
+/// Parses a line of an `alternates` file. `dir` is the directory that a relative path starts from.
 fn parse_alternate(line: &[u8], dir: &Path) -> Option<PathBuf> {
     if line.is_empty() || line.starts_with(b"#") {
         return None;
@@ -310,7 +311,7 @@ fn parse_alternate(line: &[u8], dir: &Path) -> Option<PathBuf> {
     dir.join(PathBuf::from(std::ffi::OsString::from_vec(plain))).canonicalize().ok()
 }
 
-/// Undoes git's quoting of unusual names: `"a\nb"`, `"\303\244"`.
+/// Decodes a name that git has quoted because of unusual characters: `"a\nb"`, `"\303\244"`.
 fn unquote(line: &[u8]) -> Option<Vec<u8>> {
     let inner = line.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let mut plain = Vec::new();
@@ -341,7 +342,8 @@ fn unquote(line: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Distinguishes "there is no repository" from the other reasons why git found none.
+/// Decides whether git failed because there is no repository, which is `Ok(None)`, or for another reason, which is
+/// an error.
 fn classify_failure(message: &str, code: i32) -> Result<Option<Repository>, WorkspaceError> {
     if GitMessage::NotARepository.is_in(message) {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A git call that has been started: its input, output, deadline and end.
+//! A running git call: writes its input, reads its output, and ends it at its deadline.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -16,14 +16,14 @@ use crate::sys::pre_exec::GIT_END_SIGNAL;
 use crate::sys::process::wait_until;
 use crate::sys::signals;
 
-/// How often a wait for git checks whether guard must end the call.
+/// How often guard checks, while it waits for git to exit, whether it must end the call.
 const INTERRUPT_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long a call that is not interruptible may still run after guard received a termination signal.
+/// How long a call that is not interruptible may continue after guard received a termination signal.
 const GRACE: Duration = Duration::from_secs(10);
-/// The minimum time that a call gets which starts after the signal.
+/// The minimum time for a call that starts after guard received a termination signal.
 const LATE_CALL_GRACE: Duration = Duration::from_secs(2);
-/// Maximum number of bytes read from git's standard error.
+/// Maximum number of bytes that guard reads from git's standard error.
 const MAX_STDERR_BYTES: u64 = 8 << 10;
 
 /// How often an interruptible call checks for pending signals.
@@ -34,7 +34,7 @@ pub(super) fn memory_file() -> io::Result<File> {
     Ok(nix::sys::memfd::memfd_create(c"git", flags)?.into())
 }
 
-/// A call that has been started.
+/// A git call that has been started.
 pub(crate) struct Running {
     pub(crate) child: Child,
     pub(super) errors: File,
@@ -48,7 +48,7 @@ pub(crate) struct Running {
     pub(super) is_interruptible: bool,
 }
 
-/// The first termination signal that guard noticed, and when.
+/// The first termination signal that guard noticed, and when it noticed the signal.
 fn first_termination_signal() -> Option<(Instant, Signal)> {
     static SINCE: OnceLock<(Instant, Signal)> = OnceLock::new();
     if SINCE.get().is_none()
@@ -96,7 +96,7 @@ impl Running {
         said
     }
 
-    /// Like `finish`; an exit code other than 0 is an error.
+    /// Like [`Self::finish`], but returns only the standard output, and an exit code other than 0 is an error.
     pub(crate) fn expect_success(self) -> Result<Vec<u8>, GitError> {
         let verb = self.verb.clone();
         let answer = self.finish()?;
@@ -128,7 +128,7 @@ impl Running {
         }
     }
 
-    /// How long to wait in the next `poll`. Fails if the deadline has passed or guard must end the call.
+    /// The timeout for the next `poll`. Fails if the call's deadline has passed or guard must end the call.
     pub(crate) fn poll_timeout(&self) -> Result<PollTimeout, GitError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -141,8 +141,8 @@ impl Running {
         Ok(PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX))
     }
 
-    /// Reads as much output as the size limit and the timeout allow. Returns it, and whether it is complete.
-    /// Fails if git printed everything and then exited with an error.
+    /// Reads as much output as the size limit and the timeout allow. Returns the output, and true if it is
+    /// complete. Fails if git exits with an error after it has printed everything.
     pub(crate) fn read_partial(mut self) -> Result<(Vec<u8>, bool), GitError> {
         let mut output = Vec::new();
         match self.read(&mut output) {
@@ -187,7 +187,7 @@ impl Running {
         }
     }
 
-    /// Waits until git exits; ends it if the deadline passes or guard must end the call.
+    /// Waits until git exits. Ends git if the deadline passes or guard must end the call.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus, GitError> {
         loop {
             let next_check = self.deadline.min(Instant::now() + INTERRUPT_CHECK_INTERVAL);
@@ -206,7 +206,7 @@ impl Running {
         }
     }
 
-    /// Ends git. Sends a signal that git can handle first, so that git removes its temporary files.
+    /// Ends git. Before it kills git, sends a signal that git can handle, so that git removes its temporary files.
     pub(crate) fn terminate(&mut self) {
         let pid = self.child.id() as i32;
         // Signal the process group if git leads one, because its children would keep the pipe open.
@@ -220,7 +220,7 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// What git printed on standard error: truncated, without control characters.
+    /// What git printed to standard error, truncated and without control characters.
     pub(crate) fn message(&mut self) -> String {
         let mut bytes = Vec::new();
         let _ = self.errors.seek(SeekFrom::Start(0));
@@ -236,7 +236,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Ends git if the caller abandoned the call because of another failure.
+    /// Ends git if it is still running, because the caller abandoned the call.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.terminate();

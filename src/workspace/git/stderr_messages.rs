@@ -1,39 +1,39 @@
-//! The table of all git messages whose text guard matches to make a decision.
+//! The table of all git messages that guard recognises by their text in order to make a decision.
 //!
-//! git has no error codes for these. It runs with `LC_ALL=C`, so its messages are not translated.
+//! git has no error codes for these cases. It runs with `LC_ALL=C`, so its messages are not translated.
 
-/// A message of git's that guard recognises.
+/// A message from git that guard recognises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GitMessage {
-    /// The directory is in no repository.
+    /// The directory is not in a repository.
     NotARepository,
     /// The repository belongs to another user.
     DubiousOwnership,
-    /// Another git is creating or removing a worktree, and its `commondir` file is empty or gone.
+    /// Another git process is creating or removing a worktree, whose `commondir` file is empty or gone.
     UnfinishedWorktree,
-    /// There is no remote of this name.
+    /// The repository has no remote with this name.
     NoSuchRemote,
-    /// The remote is a path, which this call may not push to.
+    /// The remote is a local path, to which this call may not push.
     FileTransportForbidden,
     /// Objects of a partial clone are missing, and git may not fetch them.
     MissingPromisedObjects,
-    /// `receive-pack` received more than `receive.maxInputSize`.
+    /// `receive-pack` received more bytes than `receive.maxInputSize` allows.
     PackTooLarge,
-    /// A push report: the remote branch has commits that the local branch lacks.
+    /// In a push report: the remote branch has commits that the local branch lacks.
     NotFastForward,
-    /// A push report: the ref would name an object that is not a commit.
+    /// In a push report: the ref would name an object that is not a commit.
     NotACommit,
-    /// A push report: the objects could not be unpacked.
+    /// In a push report: the objects could not be unpacked.
     NotUnpacked,
 }
 
-/// How the texts of a table entry are matched.
+/// How a message is compared with the texts of a table entry.
 enum Texts {
-    /// The message contains one of these.
+    /// The message contains any of these texts.
     AnyOf(&'static [&'static str]),
-    /// The message begins with one of these.
+    /// The message begins with any of these texts.
     BeginsWith(&'static [&'static str]),
-    /// The message contains the first, and one of the others.
+    /// The message contains the text in the first field, and any of those in the second.
     Both(&'static str, &'static [&'static str]),
 }
 
@@ -65,8 +65,8 @@ impl GitMessage {
     }
 }
 
-/// The text before the path of a directory that `git status` or `git add` could not read; a quote ends the
-/// path.
+/// The text before the path of a directory that `git status` or `git add` could not read; the path ends at the next
+/// quote.
 pub(crate) const UNREADABLE_DIRECTORY: [&str; 2] = ["could not open directory '", "unable to access '"];
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 
 use super::config::Setting;
 
-/// Sections whose values and subsections are addresses of repositories, even without a URL scheme.
+/// Sections in which values and subsections are addresses of repositories, even without a URL scheme.
 const ADDRESS_SECTIONS: [&str; 4] = ["remote", "branch", "lfs", "url"];
-/// Minimum length of a credential. Shorter texts are unlikely to be secrets, and redacting them would hide
-/// ordinary words.
+/// Minimum length of a credential. Shorter texts are unlikely to be secrets, and removing them would hide ordinary
+/// words.
 const MIN_SECRET_LENGTH: usize = 6;
-/// Minimum length of a credential that may also be a user name or an ordinary query parameter.
+/// Minimum length of a credential in a position where a user name or an ordinary query parameter is also possible.
 const MIN_AMBIGUOUS_LENGTH: usize = 16;
 
 /// Removes the credentials from a setting's key and value.
@@ -28,7 +28,7 @@ pub(crate) fn without_credentials(setting: Setting) -> Setting {
     Setting { key, value, ..setting }
 }
 
-/// The credentials in a setting's key and value.
+/// All credentials in a setting's key and value.
 pub(crate) fn credentials(setting: &Setting) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let has_addresses = has_addresses(&setting.key);
@@ -47,7 +47,7 @@ fn has_addresses(key: &str) -> bool {
     key.split('.').next().is_some_and(|section| ADDRESS_SECTIONS.contains(&section))
 }
 
-/// Splits `section.SUBSECTION.name`; `None` without a subsection.
+/// Splits `section.SUBSECTION.name` into its three parts; `None` if there is no subsection.
 fn split_key(key: &str) -> Option<(&str, &str, &str)> {
     let (first, last) = (key.find('.')?, key.rfind('.')?);
     (first < last).then(|| (&key[..first], &key[first + 1..last], &key[last + 1..]))
@@ -122,7 +122,7 @@ fn clean_url(word: &[u8], has_addresses: bool, plain: &mut Vec<u8>, found: &mut 
     }
 }
 
-/// Turns `user:TOKEN@host:path` into `user@host:path`.
+/// Turns `user:TOKEN@host:path` into `user@host:path`, and adds the token to `found`.
 fn clean_scp(word: &[u8], plain: &mut Vec<u8>, found: &mut Vec<Vec<u8>>) {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-+%".contains(byte);
     let colon = word.iter().position(|byte| !is_name(byte)).filter(|at| *at > 0 && word[*at] == b':');

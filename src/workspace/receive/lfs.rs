@@ -1,5 +1,5 @@
-//! Copies the git-lfs objects of a run into the user's repository. The name of each file is the hash of its
-//! content, so guard verifies the content before it stores the file.
+//! Copies the git-lfs objects of a run into the user's repository. The name of each object's file is the hash of
+//! its content, and guard copies a file only if its content matches its name.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use crate::sys::fs::{Links, open_regular_file};
 
-/// Copies every LFS object of a quarantine whose content matches its name, up to `max` bytes in total.
-/// Returns the paths of the objects that it did not copy.
+/// Copies every LFS object of a quarantine whose content matches its name, up to `max` bytes in total. Returns the
+/// paths of the objects that were not copied.
 pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     let mut remaining = max;
@@ -25,7 +25,7 @@ pub(crate) fn receive(quarantine: &Path, common_dir: &Path, max: u64) -> io::Res
     Ok(left)
 }
 
-/// Lists the files in an LFS object directory, at most two directories down. Follows no symbolic link.
+/// Lists the files in an LFS object directory and up to two levels of subdirectories. Follows no symbolic link.
 fn objects(dir: &Path, depth: usize) -> Vec<PathBuf> {
     let is_dir = dir.symlink_metadata().is_ok_and(|data| data.is_dir());
     if !is_dir || depth > 2 {

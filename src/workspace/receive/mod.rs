@@ -1,8 +1,9 @@
 //! Receives exactly one branch from a quarantine, as a server accepts a push from an untrusted client.
 //!
-//! Guard itself reads which commit the branch names, without git ([`refs`]). Jailed git processes transfer
-//! the objects (`push.rs`). Guard moves the user's branch only if it is still where guard left it, and only
-//! to a descendant of the run's base. On any error no ref moves, and the quarantine is kept.
+//! Guard itself reads which commit the branch names, without git ([`refs`]). Jailed git processes transfer the
+//! objects (`push.rs`). Guard moves the branch in the user's repository only if it still names the commit at which
+//! guard left it, and only to a descendant of the run's base. On any error no ref moves, and the quarantine is
+//! kept.
 pub(crate) mod lfs;
 pub(crate) mod push;
 pub(crate) mod tree_size;
@@ -23,12 +24,12 @@ use super::run::run_record::State;
 use push::Report;
 use tree_size::TreeSizeError;
 
-/// The limits on receiving one branch.
+/// The limits on receiving a branch.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum size of the received pack, in bytes.
+    /// Maximum size of the pack of new objects, in bytes.
     pub bytes: u64,
-    /// Timeout of each git process of the transfer.
+    /// Timeout for each git process of the transfer.
     pub time: Duration,
 }
 
@@ -39,21 +40,21 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The default limits, with the maximum pack size from the policy.
+    /// The default limits, but with the maximum pack size that the policy sets.
     pub fn new(policy: &crate::policy::Policy) -> Self {
         let mib = u64::try_from(policy.git.receive_mib).unwrap_or(1);
         Self { bytes: mib.saturating_mul(1 << 20), ..Self::default() }
     }
 }
 
-/// A commit that the agent made.
+/// A commit of the agent that guard received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// The commit's id.
+    /// The object id of the commit.
     pub id: String,
-    /// The author in the form `NAME <EMAIL>`, as the commit states it.
+    /// The author as the commit names it, in the form `NAME <EMAIL>`.
     pub author: String,
-    /// The first line of the message, without control characters.
+    /// The first line of the commit's message, without control characters.
     pub subject: String,
 }
 
@@ -61,7 +62,7 @@ pub struct Commit {
 /// does not receive it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherRef {
-    /// The ref's name.
+    /// The full name of the ref.
     pub name: String,
     /// The id of the object that the ref names now; `None` if the ref was deleted or does not contain an id.
     pub id: Option<String>,
@@ -69,31 +70,31 @@ pub struct OtherRef {
     pub is_new: bool,
 }
 
-/// The result of a receive.
+/// What guard received from a run's quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
-    /// The commit of the branch before the receive.
+    /// The commit that the branch was at before guard received it.
     pub old: String,
-    /// The commit of the branch after the receive.
+    /// The commit that the branch is at now.
     pub new: String,
-    /// The received commits, oldest first; only the newest 1,000.
+    /// The received commits, oldest first. If there are more than 1,000, only the newest.
     pub commits: Vec<Commit>,
-    /// Other refs that changed; at most 1,000.
+    /// Refs other than the task's branch that changed in the quarantine; at most 1,000.
     pub other_refs: Vec<OtherRef>,
     /// The number of changed refs that `other_refs` does not list.
     pub other_refs_left_out: usize,
 }
 
-/// Why nothing was received. The quarantine is kept.
+/// Why guard received nothing. The quarantine is kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
     /// Guard cannot read the quarantine's refs, or the branch does not name a commit directly.
     #[error("cannot receive the branch {branch}: {source}")]
     Ref {
-        /// The branch.
+        /// The branch that guard tried to receive.
         branch: String,
-        /// What is wrong with the ref.
+        /// What is wrong with the branch's ref.
         source: RefError,
     },
     /// The branch does not descend from the run's base.
@@ -102,7 +103,7 @@ pub enum ReceiveError {
          the agent changed or dropped commits from before the run"
     )]
     NotDescending {
-        /// The commit of the agent's branch.
+        /// The commit that the branch names in the quarantine.
         new: String,
         /// The commit that the run started from.
         base: String,
@@ -116,40 +117,40 @@ pub enum ReceiveError {
         commit_or_deleted(.found)
     )]
     Moved {
-        /// The branch.
+        /// The name of the task's branch without `refs/heads/`.
         branch: String,
-        /// The commit at which guard left it.
+        /// The commit at which guard left the branch.
         expected: String,
-        /// The commit of the branch now; empty if the branch was deleted.
+        /// The commit that the branch is at now; empty if the branch was deleted.
         found: String,
     },
     /// The branch is also checked out in another worktree.
     #[error("the branch {branch} is also checked out in {}", worktree.display())]
     CheckedOut {
-        /// The branch.
+        /// The name of the task's branch without `refs/heads/`.
         branch: String,
-        /// The other worktree.
+        /// The path of the other worktree.
         worktree: PathBuf,
     },
     /// The pack of new objects exceeds the size limit.
     #[error("the new commits are larger than the limit of {} MiB", limit >> 20)]
     TooLarge {
-        /// The limit, in bytes.
+        /// The maximum size of the pack, in bytes.
         limit: u64,
     },
     /// A commit has more paths than git can handle in reasonable memory and time.
     #[error("cannot receive the commits: {0}")]
     Trees(TreeSizeError),
-    /// The receive exceeded its timeout.
+    /// Receiving the branch took longer than this timeout.
     #[error("receiving the branch took longer than {} s", .0.as_secs())]
     TooSlow(Duration),
-    /// The objects in the quarantine cannot be read.
+    /// git cannot read the objects in the quarantine; the text is its message.
     #[error("cannot read the git objects in the quarantine: {0}")]
     Unreadable(String),
-    /// The receiving git rejected the objects: they are malformed or incomplete.
+    /// The receiving git rejected the objects because they are malformed or incomplete; the text is its message.
     #[error("git rejected the received objects: {0}")]
     BadObjects(String),
-    /// The workspace is in a state that does not allow a receive.
+    /// The workspace is in a state (this one) in which there is nothing to receive.
     #[error("nothing to receive: the workspace is {0}")]
     NotOpen(&'static str),
     /// A failure that does not depend on the commits: git, a file operation, or the sandbox.
@@ -181,7 +182,7 @@ impl From<TreeSizeError> for ReceiveError {
 }
 
 impl ReceiveError {
-    /// True if a later `guard worktree receive RUN` may succeed although the quarantine stays the same.
+    /// True if a later `guard worktree receive RUN` may succeed even if the quarantine does not change.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -190,12 +191,12 @@ impl ReceiveError {
     }
 }
 
-/// Maximum number of commits in a report.
+/// Maximum number of received commits to list.
 const MAX_COMMITS: usize = 1_000;
 
 impl Workspace {
-    /// Receives the task's branch into the user's repository. The agent must have ended. On success the
-    /// user's branch is at the agent's commit; on an error no ref has moved.
+    /// Receives the task's branch into the user's repository. The agent must have ended. On success the branch in
+    /// the user's repository is at the agent's commit; on an error no ref has moved.
     pub fn receive(&mut self, limits: &Limits) -> Result<Received, ReceiveError> {
         let _span =
             tracing::info_span!("receive", run = %self.record.run_id, branch = %self.record.branch).entered();
@@ -249,7 +250,7 @@ impl Workspace {
         self.record.write(&self.run_folder)
     }
 
-    /// Builds a git call on the user's repository that reads only the configuration of that repository.
+    /// Builds a git call on the user's repository that reads no configuration except that of the repository.
     pub(crate) fn real_git(&self, verb: &str) -> Result<Git, GitError> {
         let common_dir = &self.record.common_dir;
         let git = Git::new(Trust::Neutral, verb)?.git_dir(common_dir).current_dir(common_dir);
@@ -291,7 +292,7 @@ impl Workspace {
         ReceiveError::NotDescending { new: new.to_string(), base: self.record.base.clone() }
     }
 
-    /// The commit of the branch in the user's repository; `None` if the branch does not exist.
+    /// The commit of the task's branch in the user's repository; `None` if the branch does not exist there.
     pub(crate) fn real_tip(&self) -> Result<Option<String>, GitError> {
         let answer = self
             .real_git("rev-parse")?
@@ -301,8 +302,8 @@ impl Workspace {
         Ok((answer.status.success() && !text.is_empty()).then_some(text))
     }
 
-    /// Receives a branch whose earlier commits the agent rewrote: first into a temporary ref of guard, then
-    /// moves the branch there if the new commit still descends from the base.
+    /// Receives a branch of which the agent rewrote earlier commits of the run. Guard receives the new commit into
+    /// a temporary ref of its own, and then moves the branch to it if it still descends from the run's base.
     fn receive_rewritten(&self, old: &str, new: &str, limits: &Limits) -> Result<(), ReceiveError> {
         let incoming = format!("{}/incoming", self.saved_refs_prefix());
         let zero = "0".repeat(new.len());
@@ -359,8 +360,8 @@ impl Workspace {
         Ok(commits)
     }
 
-    /// Fails if another worktree has the branch checked out: moving the branch would make all of its files
-    /// appear changed there.
+    /// Fails if another worktree has the branch checked out: in that worktree all files would appear changed if the
+    /// branch moved.
     fn check_not_checked_out_elsewhere(&self) -> Result<(), ReceiveError> {
         let record = &self.record;
         let heads = if record.ref_format == "files" {
@@ -380,7 +381,7 @@ impl Workspace {
         }
     }
 
-    /// The path and the branch of every worktree, read from files without git.
+    /// The path of every worktree and the branch that it has checked out, read from files without git.
     fn checked_out_branches(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let common = &self.record.common_dir;
         let branch = |dir: &Path| -> Option<Vec<u8>> {
@@ -397,7 +398,7 @@ impl Workspace {
         linked.chain(main).collect()
     }
 
-    /// Like `checked_out_branches`, but asks git, for repositories that store refs in a reftable.
+    /// Like [`Self::checked_out_branches`], but asks git. For repositories that store their refs in a reftable.
     fn checked_out_branches_by_git(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, GitError> {
         let output = self.real_git("worktree")?.args(["list", "--porcelain", "-z"]).run()?;
         let (mut heads, mut current) = (Vec::new(), PathBuf::new());

@@ -25,7 +25,7 @@ use crate::workspace::run::create::Workspace;
 use crate::workspace::run::quarantine;
 
 impl Workspace {
-    /// Transfers the objects of the commit `new` to the user's repository, and moves the ref `name` from
+    /// Transfers the objects of the commit `new` to the user's repository, and moves the ref `name` there from
     /// `old` to `new`.
     pub(crate) fn push(
         &self,
@@ -98,7 +98,7 @@ impl Workspace {
         }
     }
 
-    /// Starts the receiving git, which reads its command and the pack from the pipe.
+    /// Starts the receiving git, which reads its command and the pack from the pipe `from`.
     fn receiver(&self, from: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
         let record = &self.record;
         // The receiver may write objects and refs, but not the configuration or the hooks beside them.
@@ -137,8 +137,9 @@ impl Workspace {
         Ok(receiver.start_with_stdin(from)?)
     }
 
-    /// Starts the check that the commit descends from the run's base. The receiving git checks that too, but
-    /// only after it has stored the objects, and objects of a refused push must not stay in the repository.
+    /// Starts a git process that checks whether the commit `new` descends from the run's base. The receiving git
+    /// checks that too, but only after it has stored the objects, and objects of a refused push must not stay in
+    /// the repository.
     fn start_ancestry_check(&self, new: &str, limits: &Limits) -> Result<Running, ReceiveError> {
         let base = format!("^{}", self.record.base);
         let way =
@@ -146,7 +147,8 @@ impl Workspace {
         Ok(way.start()?)
     }
 
-    /// Waits for the ancestry check, and fails if the commit does not descend from the run's base.
+    /// Waits for the process from [`Self::start_ancestry_check`]. Fails if the commit does not descend from the
+    /// run's base.
     fn finish_ancestry_check(
         &self,
         new: &str,
@@ -191,12 +193,12 @@ impl Workspace {
         Ok(tree_size::check(self.reader("cat-file", limits)?, &commits, self.max_paths())?)
     }
 
-    /// The maximum number of paths in a commit of the run.
+    /// The maximum number of paths that a commit of the run may have.
     pub(crate) fn max_paths(&self) -> u64 {
         tree_size::max_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
     }
 
-    /// The object directories that the sender reads: the quarantine's first, then those of the user's
+    /// The object directories that the sending git reads: first the quarantine's, then those of the user's
     /// repository.
     fn sender_object_dirs(&self) -> Vec<PathBuf> {
         let mut objects = vec![self.quarantine().join("objects")];
@@ -204,7 +206,7 @@ impl Workspace {
         objects
     }
 
-    /// Starts the sending git, which writes a pack to the pipe.
+    /// Starts the sending git, which writes a pack to the pipe `to`.
     fn sender(&self, new: &str, to: OwnedFd, limits: &Limits) -> Result<Running, ReceiveError> {
         let wanted = format!("{new}\n^{}\n^{}\n", self.record.base, self.record.tip);
         let sender = self
@@ -215,8 +217,7 @@ impl Workspace {
         Ok(sender.start_with_stdout(to)?)
     }
 
-    /// Builds a jailed git call that reads the agent's objects through a git directory that guard has just
-    /// created.
+    /// Builds a jailed git call that reads the agent's objects. Its git directory is one that guard has just created.
     fn reader(&self, verb: &str, limits: &Limits) -> Result<Git, ReceiveError> {
         let dir = self.run_folder.join("sender");
         let objects = self.sender_object_dirs();
@@ -242,16 +243,16 @@ impl Workspace {
 /// Maximum number of commits to receive from one run.
 const MAX_NEW_COMMITS: usize = 100_000;
 
-/// Maximum number of threads that search for deltas: each needs memory.
+/// Maximum number of threads with which git searches for deltas, because each thread needs memory.
 const MAX_THREADS: usize = 4;
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
-/// Fails if an object directory contains anything except regular files and directories. git would block on a
-/// FIFO, and read other files through a symbolic link. Checks the whole tree, because a list of alternates
-/// can name any directory in it.
+/// Fails if an object directory contains anything except regular files and directories: git would block on a FIFO,
+/// and read files elsewhere through a symbolic link. Checks the whole tree, because a list of alternates can name
+/// any directory in it.
 fn check_only_plain_files(objects: &Path) -> Result<(), String> {
     let unreadable = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
     let data = objects.symlink_metadata().map_err(|error| unreadable(objects, &error))?;
@@ -291,7 +292,7 @@ fn create_sender_dir(dir: &Path, objects: &[PathBuf], workspace: &Workspace) -> 
     }
 }
 
-/// The receiving git's report about one ref.
+/// The answer of the receiving git about the ref that it should move.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     Done,
@@ -299,7 +300,7 @@ pub(crate) enum Report {
     Refused(String),
 }
 
-/// Parses a report: pkt-lines `unpack ok`, `ok REF` or `ng REF REASON`.
+/// Parses the answer of the receiving git: pkt-lines `unpack ok`, and `ok REF` or `ng REF REASON`.
 fn parse_report(output: &[u8], name: &str) -> Option<Report> {
     let mut rest = output;
     let mut unpacked = None;

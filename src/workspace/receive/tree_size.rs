@@ -1,9 +1,9 @@
 //! Counts the paths in the trees of commits without listing them.
 //!
-//! Ten tree objects that each contain the next one ten times have ten thousand million paths. Every git
-//! command that reads such a commit into an index, compares it or checks it out spends memory and time on
-//! each path. Therefore guard reads every tree object only once, through a jailed `git cat-file --batch`, and
-//! computes the number of paths below a tree from the numbers below its entries.
+//! If ten tree objects each contain the next one ten times, they have ten thousand million paths. Every git command
+//! that reads such a commit into an index, compares it or checks it out spends memory and time on each path.
+//! Therefore guard reads every tree object only once, through a jailed `git cat-file --batch`, and computes the
+//! number of paths below a tree from the numbers below its entries.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -14,23 +14,23 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::workspace::git::command::{Git, GitError, Running};
 
-/// Number of paths (files and directories) that any commit may have. A repository that already has many paths
-/// gets a higher limit.
+/// Number of paths (files and directories) that a commit may have in any repository. A repository that already has
+/// many paths has a higher limit.
 const MAX_PATHS: u64 = 2_000_000;
-/// Maximum ratio between the number of paths in a received commit and in the index before the run.
+/// Maximum number of paths in a received commit, as a multiple of the paths in the index before the run.
 const MAX_GROWTH_FACTOR: u64 = 4;
-/// Maximum average length of a path, in bytes.
+/// Maximum average length of the paths in a commit, in bytes.
 const MAX_AVERAGE_PATH_BYTES: u64 = 512;
 /// Maximum number of different tree objects to read.
 const MAX_TREES: usize = 2_000_000;
-/// Maximum size of all tree objects together.
+/// Maximum size of all tree objects together, in bytes.
 const MAX_BYTES: u64 = 2 << 30;
-/// Maximum size of one tree object.
+/// Maximum size of one tree object, in bytes.
 const MAX_TREE_BYTES: u64 = 64 << 20;
-/// Number of trees to request at once: their names must fit into the pipe's buffer.
+/// Number of trees to request from git at once: their names must fit into the pipe's buffer.
 const BATCH: usize = 256;
 
-/// Why the trees are too large, or cannot be measured.
+/// Why the trees of a commit are too large or cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeSizeError {
     /// A commit has more paths than git can handle in reasonable memory and time.
@@ -40,14 +40,15 @@ pub enum TreeSizeError {
         path_count_text(.paths), long_names_text(*.paths, *.limit)
     )]
     TooManyPaths {
-        /// The id of the commit.
+        /// The id of the commit with too many paths.
         commit: String,
-        /// The number of paths; `u64::MAX` if it is too large to count.
+        /// The number of paths in the commit; `u64::MAX` if it is too large to count.
         paths: u64,
-        /// The maximum.
+        /// The maximum number of paths in a commit.
         limit: u64,
     },
-    /// There are more trees, or larger ones, than guard reads.
+    /// There are more tree objects, or larger ones, than guard is willing to read; the text says which limit was
+    /// reached.
     #[error("cannot count the files in the commits: {0}")]
     TooLarge(String),
     /// git cannot read a tree, or its output is malformed.
@@ -66,12 +67,12 @@ fn long_names_text(paths: u64, limit: u64) -> &'static str {
     if paths <= limit { " with very long names" } else { "" }
 }
 
-/// The maximum number of paths per commit, for a repository whose index has this many entries.
+/// The maximum number of paths in a commit, for a repository whose index has `index_entries` entries.
 pub(crate) fn max_paths(index_entries: u64) -> u64 {
     MAX_PATHS.max(index_entries.saturating_mul(MAX_GROWTH_FACTOR))
 }
 
-/// The number of entries according to the header of an index file.
+/// The number of entries in an index file, according to its header.
 pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
     let mut header = [0u8; 12];
     let read = std::fs::File::open(index).and_then(|mut file| file.read_exact(&mut header));
@@ -83,7 +84,7 @@ pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
     }
 }
 
-/// Fails if a commit has more paths than `limit`. `git` is a jailed `cat-file` call in the repository of the
+/// Fails if a commit has more than `limit` paths. `git` is a jailed `cat-file` call in the repository that has the
 /// commits.
 pub(crate) fn check(git: Git, commits: &[String], limit: u64) -> Result<(), TreeSizeError> {
     if commits.is_empty() {
@@ -112,7 +113,7 @@ pub(crate) fn check(git: Git, commits: &[String], limit: u64) -> Result<(), Tree
     Ok(())
 }
 
-/// The number of paths below a tree, and the bytes of their names.
+/// The number of paths below a tree, and the total length of these paths in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Size {
     paths: u64,
@@ -123,9 +124,9 @@ struct Size {
 struct Node {
     name: String,
     is_read: bool,
-    /// The direct entries of the tree.
+    /// The number and name lengths of the tree's direct entries.
     own: Size,
-    /// The subtrees among them: (index in `Trees::nodes`, length of the name).
+    /// The direct entries that are trees themselves: (index in `Trees::nodes`, length of the name).
     children: Vec<(u32, u32)>,
 }
 
@@ -170,7 +171,7 @@ impl Trees {
         })
     }
 
-    /// Requests trees from git, and returns the index of each in `nodes`.
+    /// Requests trees from git, reads the answers, and returns the index of each tree in `nodes`.
     fn request(&mut self, names: &[String]) -> Result<Vec<u32>, TreeSizeError> {
         let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
         if let Err(error) = self.input.write_all(lines.as_bytes()).and_then(|()| self.input.flush()) {
@@ -179,7 +180,7 @@ impl Trees {
         names.iter().map(|name| self.read_answer(name)).collect()
     }
 
-    /// Reads one answer: `NAME tree SIZE`, a newline, SIZE bytes, a newline.
+    /// Reads git's answer for one tree: `NAME tree SIZE`, a newline, SIZE bytes, a newline.
     fn read_answer(&mut self, requested: &str) -> Result<u32, TreeSizeError> {
         let line = self.line()?;
         let words: Vec<&str> = line.split(' ').collect();
@@ -219,7 +220,7 @@ impl Trees {
         Ok(index)
     }
 
-    /// Parses a tree: `MODE NAME`, a NUL byte, the object id in binary, repeated.
+    /// Parses the content of a tree object: `MODE NAME`, a NUL byte, the object id in binary, repeated.
     fn read(&mut self, index: u32, mut content: &[u8], id_length: usize) -> Result<(), TreeSizeError> {
         let broken = || TreeSizeError::Unreadable("a tree object is malformed".to_string());
         while !content.is_empty() {
@@ -244,7 +245,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Computes the size of every tree: children first, each once.
+    /// Computes the size of every tree, each once, and subtrees before the trees that contain them.
     fn sizes(&self) -> Vec<Size> {
         let mut sizes: Vec<Option<Size>> = vec![None; self.nodes.len()];
         for start in 0..self.nodes.len() {
@@ -301,7 +302,7 @@ impl Trees {
         Ok(taken)
     }
 
-    /// Reads more of git's output, within the timeout of the call.
+    /// Reads more of git's output into the buffer. Fails on timeout.
     fn fill(&mut self) -> Result<(), TreeSizeError> {
         self.buffer.drain(..self.at);
         self.at = 0;

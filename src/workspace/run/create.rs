@@ -1,4 +1,5 @@
-//! Creates a workspace: worktree, branch and quarantine. If a step fails, guard removes what it has created.
+//! Creates a workspace: worktree, branch and quarantine. If a step fails, guard removes everything that it has
+//! created.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -20,45 +21,46 @@ use crate::workspace::git::gitfile;
 use crate::workspace::git::repository::Repository;
 use crate::workspace::{WorkspaceError, at, trust};
 
-/// The parameters of a new workspace.
+/// What kind of workspace to create, and where.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     /// The id of the run.
     pub run_id: String,
     /// The directory for the run's files; created if it is missing.
     pub run_folder: PathBuf,
-    /// The task's name, from which the names of branch and worktree derive; the run's id by default.
+    /// The task's name, from which guard derives the names of the branch and the worktree. By default the run's id.
     pub name: Option<String>,
-    /// The commit to start from; the user's `HEAD` by default.
+    /// The commit that the run starts from; the user's `HEAD` by default.
     pub base: Option<String>,
-    /// Work in the existing linked worktree from which the repository was found, on its branch (`--here`).
+    /// True to work in the existing linked worktree from which the repository was found, on its branch (`--here`).
     pub here: bool,
-    /// The prefix of task branches, for example `task/`.
+    /// The prefix of the names of task branches, for example `task/`.
     pub prefix: String,
     /// The directory for worktrees, relative to the main working tree; `../.worktrees` by default.
     pub root: Option<PathBuf>,
-    /// The directory for worktrees if the default one is not writable.
+    /// The directory for worktrees if the default directory is not writable.
     pub fallback_root: PathBuf,
-    /// Untracked paths to copy from the user's worktree, relative to its top.
+    /// Untracked paths to copy from the user's worktree into that of the run, relative to the top.
     pub copy: Vec<String>,
-    /// Untracked paths to link from the user's worktree, relative to its top. The run may only read them.
+    /// Untracked paths of the user's worktree to which guard makes links, relative to the top. The run may only
+    /// read them.
     pub link_readonly: Vec<String>,
-    /// Give the run the installed dependencies (`node_modules`, `.venv`) that git ignores.
+    /// True to give the run the installed dependencies (`node_modules`, `.venv`) that git ignores.
     pub with_dependencies: bool,
-    /// Give the run the user's uncommitted changes.
+    /// True to give the run the user's uncommitted changes.
     pub with_changes: bool,
-    /// The committer's name and email, if not the user's.
+    /// The committer's name and email for the run's commits; `None` for the user's.
     pub identity: Option<(String, String)>,
-    /// Trailer lines for every commit message.
+    /// Trailer lines to add to every commit message.
     pub trailers: Vec<String>,
-    /// Sign commits.
+    /// True to sign the run's commits.
     pub sign: bool,
-    /// Do not copy the user's hooks.
+    /// True to give the run none of the user's hooks.
     pub skip_hooks: bool,
 }
 
 impl Request {
-    /// The parameters that a policy sets. The caller fills in `run_id`, `run_folder` and `fallback_root`.
+    /// The parameters that the policy sets. The caller must fill in `run_id`, `run_folder` and `fallback_root`.
     pub fn new(policy: &Policy) -> Self {
         Self {
             prefix: policy.git.branch_prefix.clone(),
@@ -74,21 +76,21 @@ impl Request {
     }
 }
 
-/// A worktree, its branch and its quarantine, locked by this process.
+/// The worktree, the branch and the quarantine of a run, locked by this process.
 #[derive(Debug)]
 pub struct Workspace {
     pub(crate) run_folder: PathBuf,
     pub(crate) record: Record,
     /// True if the user has uncommitted changes that the agent does not get.
     uncommitted: bool,
-    /// The number of paths with uncommitted changes of the user that guard copied into the worktree.
+    /// The number of paths whose uncommitted changes guard copied from the user's worktree into the run's.
     carried_changes: usize,
-    /// Files that git ignores in the user's worktree, and that the run does not get.
+    /// Files in the user's worktree that git ignores and the run does not get.
     left_behind: Vec<PathBuf>,
     /// Passwords and tokens in the user's git settings.
     credentials: Vec<Vec<u8>>,
     _lock: Lock,
-    /// Prevents other runs from using the worktree.
+    /// The lock that prevents other runs from using the worktree.
     _worktree_lock: Option<Lock>,
 }
 
@@ -204,7 +206,7 @@ impl Workspace {
         self.record.write(&self.run_folder)
     }
 
-    /// The user's worktree that has the installed dependencies: the one in which the user started the run, or
+    /// The user's worktree whose installed dependencies the run gets: the one in which the user started the run, or
     /// the main worktree for a run with `--here`.
     fn dependency_source(&self, repository: &Repository) -> Option<PathBuf> {
         if !self.record.here {
@@ -238,8 +240,8 @@ impl Workspace {
         Ok(())
     }
 
-    /// Adds the links that guard made to the quarantine's ignore file, so that the agent does not commit
-    /// them: a rule such as `node_modules/` matches only directories.
+    /// Adds the links that guard made to the quarantine's ignore file, so that the agent does not commit them. The
+    /// user's own rules do not suffice: a rule such as `node_modules/` matches only directories, and not links.
     fn exclude_links(&self) -> Result<(), WorkspaceError> {
         let links = self.record.brought.iter().filter(|one| one.is_link);
         let lines: Vec<u8> = links.flat_map(|one| extra_files::ignore_line(&one.path)).collect();
@@ -256,8 +258,8 @@ impl Workspace {
         at("write", &exclude, append())
     }
 
-    /// Starts `git status` in the user's worktree, to learn whether tracked files have uncommitted changes.
-    /// Only for a run in a new worktree.
+    /// Starts `git status` in the user's worktree, to find out whether tracked files have uncommitted changes. Only
+    /// needed for a run in a new worktree.
     fn start_status(
         &self,
         repository: &Repository,
@@ -291,8 +293,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// The branch, its first commit, and the path of the worktree that [`Self::open`] would create. Creates
-    /// nothing.
+    /// The branch, the base commit and the worktree path that [`Self::open`] would choose. Creates nothing.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -312,8 +313,8 @@ impl Workspace {
         Ok((branch, base, root.join(dir)))
     }
 
-    /// Creates the branch atomically, so that two runs cannot take the same name. The branch's reflog names
-    /// this run, so that guard never removes the branch of another run when it undoes the creation.
+    /// Creates the branch atomically, so that two runs cannot take the same name. The branch's reflog names this
+    /// run, so that guard never removes a branch of another run when it undoes an interrupted creation.
     fn add_branch(&self, repository: &Repository) -> Result<(), WorkspaceError> {
         let Record { branch, base, .. } = &self.record;
         let command = format!("create {branch} {base}\n");
@@ -333,8 +334,8 @@ impl Workspace {
         format!("guard run {}", self.record.run_id)
     }
 
-    /// Loads an existing workspace from a run's directory and locks it, so that another guard process than
-    /// its creator can receive from it or remove it.
+    /// Loads an existing workspace from a run's directory, and locks it. So a guard process other than the one that
+    /// created the workspace can receive from it or remove it.
     pub fn load(run_folder: &Path) -> Result<Self, WorkspaceError> {
         // Read the record first, so that a directory without one gets no lock file.
         Record::read(run_folder)?;
@@ -360,7 +361,7 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// The stored description of the workspace.
+    /// The description of the workspace that guard stores in the run's directory.
     pub fn record(&self) -> &Record {
         &self.record
     }
@@ -370,34 +371,34 @@ impl Workspace {
         &self.record.worktree
     }
 
-    /// The branch without `refs/heads/`.
+    /// The name of the task's branch without `refs/heads/`.
     pub fn branch(&self) -> &str {
         self.record.branch.strip_prefix("refs/heads/").unwrap_or(&self.record.branch)
     }
 
-    /// The private git directory of the run.
+    /// The path of the quarantine, the private git directory of the run.
     pub fn quarantine(&self) -> PathBuf {
         self.run_folder.join("git")
     }
 
-    /// A file with the path of the quarantine. In a run with a mount namespace it is mounted over the
-    /// worktree's `.git`.
+    /// The path of a file that contains the path of the quarantine. In a run with a mount namespace, guard mounts
+    /// it over the worktree's `.git`.
     pub fn gitfile(&self) -> PathBuf {
         self.run_folder.join("gitfile")
     }
 
-    /// The copy of the quarantine's `packed-refs` from before the run, which the agent cannot write.
+    /// The path of a copy of the quarantine's `packed-refs` from before the run. The agent cannot write this copy.
     pub(crate) fn refs_before(&self) -> PathBuf {
         self.run_folder.join("refs-before")
     }
 
-    /// Passwords and tokens in the user's git settings. The caller must redact them from everything that it
+    /// Passwords and tokens in the user's git settings. The caller must redact them from everything that guard
     /// records.
     pub fn credentials(&self) -> &[Vec<u8>] {
         &self.credentials
     }
 
-    /// True if the user's worktree has changes that the agent does not get.
+    /// True if the user's worktree has uncommitted changes that the agent does not get.
     pub fn has_uncommitted_changes(&self) -> bool {
         self.uncommitted
     }
@@ -407,7 +408,7 @@ impl Workspace {
         vec![self.record.worktree.clone(), self.quarantine()]
     }
 
-    /// The further paths that the agent must be able to read and to execute: objects, hooks, links.
+    /// The paths that the agent must be able to read and execute, besides the writable ones: objects, hooks, links.
     pub fn readable(&self) -> Vec<PathBuf> {
         let mut paths = self.record.objects.clone();
         paths.push(self.run_folder.join("hooks"));
@@ -417,18 +418,18 @@ impl Workspace {
         paths
     }
 
-    /// Dependencies that the run gets as overlay mounts: (path in the worktree, the user's directory).
+    /// Dependencies that the run gets as overlay mounts: (path in the worktree, path of the user's directory).
     pub fn layers(&self) -> Vec<(PathBuf, PathBuf)> {
         let layers = self.record.brought.iter().filter(|one| one.is_layer);
         layers.map(|one| (self.record.worktree.join(&one.path), one.from.clone())).collect()
     }
 
-    /// The number of paths with uncommitted changes of the user that guard copied into the worktree.
+    /// The number of paths whose uncommitted changes guard copied from the user's worktree into the run's.
     pub fn carried_changes(&self) -> usize {
         self.carried_changes
     }
 
-    /// Files that git ignores in the user's worktree, and that the run does not get.
+    /// Files in the user's worktree that git ignores and the run does not get.
     pub fn left_behind(&self) -> &[PathBuf] {
         &self.left_behind
     }
@@ -439,9 +440,9 @@ impl Workspace {
         at("write the .git file of", &self.record.worktree, pointed).map(drop)
     }
 
-    /// Makes the worktree's `.git` file name the git directory in the user's repository. If the agent
-    /// replaced the file, guard moves the replacement to the run's directory and returns its new path. The
-    /// agent must have ended.
+    /// Makes the worktree's `.git` file name its git directory in the user's repository. If the agent replaced the
+    /// file, guard moves the replacement to the run's directory and returns its new path. The agent must have
+    /// ended.
     pub fn point_at_repository(&self) -> Result<Option<PathBuf>, WorkspaceError> {
         let record = &self.record;
         let is_dir = record.worktree.symlink_metadata().is_ok_and(|data| data.is_dir());
@@ -453,16 +454,16 @@ impl Workspace {
     }
 }
 
-/// Fails if a termination signal is pending, so that nothing more is created.
+/// Fails if a termination signal is pending, so that guard creates nothing more.
 fn check_interrupted() -> Result<(), WorkspaceError> {
     signals::pending_end_signal().map_or(Ok(()), |signal| Err(WorkspaceError::Interrupted(signal)))
 }
 
-/// Timeout of `git status` in the user's worktree. Its result is only reported, and git blocks if an earlier
-/// agent left a FIFO among the files.
+/// Timeout for `git status` in the user's worktree. It may be short, because guard only reports the result, and git
+/// would block forever on a FIFO that an earlier agent left among the files.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads the settings of a repository, and fails if they or the repository's layout need the user's trust.
+/// Reads the settings of a repository. Fails if these settings or the repository's layout need the user's trust.
 pub(crate) fn trusted_settings(repository: &Repository) -> Result<Settings, WorkspaceError> {
     let settings = Settings::parse(&Settings::list_call(repository)?.run()?);
     trust::check(repository, &settings)?;

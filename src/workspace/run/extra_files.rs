@@ -17,25 +17,25 @@ use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 /// An untracked file or directory of the user that guard copied or linked into the worktree of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExtraFile {
-    /// The path in the worktree.
+    /// The path of the copy or link in the worktree of the run.
     #[serde(with = "super::run_record::path")]
     pub path: PathBuf,
-    /// True for a symbolic link to the user's file, false for a copy.
+    /// True if it is a symbolic link to the user's file, false if it is a copy.
     pub is_link: bool,
-    /// True if the run sees the user's directory through an overlay mount, whose writable layer belongs to
-    /// the run. Without a mount namespace the run gets a symbolic link instead.
+    /// True if the run sees the user's directory through an overlay mount, to which it can write without changing
+    /// the user's directory. Without a mount namespace the run gets a symbolic link instead.
     #[serde(default)]
     pub is_layer: bool,
     /// The path of the user's file or directory.
     #[serde(with = "super::run_record::path")]
     pub from: PathBuf,
-    /// A digest of the copy's metadata right after guard made the copy; empty for links.
+    /// A digest of the copy's metadata, taken right after guard made the copy; empty for a link.
     pub seal: String,
 }
 
-/// Copies or links these paths from the user's worktree `from` into the worktree `to`. Skips paths that are
-/// missing in `from`, already exist in `to`, or resolve to a place outside `within`. Also skips paths below a
-/// symbolic link, which the commit may contain in place of a directory.
+/// Copies or links `paths` from the user's worktree `from` into the worktree `to`. Skips paths that are missing in
+/// `from`, already exist in `to`, or resolve to a place outside `within`. Also skips paths below a symbolic link,
+/// because the commit may contain a link in place of a directory.
 pub(crate) fn install(
     from: &Path,
     within: Option<&Path>,
@@ -72,9 +72,9 @@ pub(crate) fn install(
     Ok(brought)
 }
 
-/// Selects the directories of the user's worktree that the run gets as overlay mounts. The launcher mounts or
-/// links them later, when it knows whether the run has a mount namespace. Skips paths that exist in the
-/// commit or resolve to a place outside the user's worktree.
+/// Selects the directories of the user's worktree that the run gets as overlay mounts. The launcher mounts or links
+/// them later, when it knows whether the run has a mount namespace. Skips paths that already exist in the commit,
+/// or that resolve to a place outside the user's worktree.
 pub(crate) fn select_layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Result<Vec<ExtraFile>> {
     let from = from.canonicalize()?;
     let layer = |path: &PathBuf| {
@@ -94,8 +94,7 @@ pub(crate) fn select_layers(from: &Path, to: &Path, paths: &[PathBuf]) -> io::Re
     Ok(paths.iter().filter_map(layer).collect())
 }
 
-/// Formats a line of an ignore file that matches exactly this path, whether it is a symbolic link or a
-/// directory.
+/// Formats a line of an ignore file that matches only this path, both as a symbolic link and as a directory.
 pub(crate) fn ignore_line(path: &Path) -> Vec<u8> {
     let mut line = b"/".to_vec();
     for &byte in path.as_os_str().as_bytes() {
@@ -108,7 +107,7 @@ pub(crate) fn ignore_line(path: &Path) -> Vec<u8> {
     line
 }
 
-/// True if every existing parent of the path, below `top`, is a directory and not a symbolic link.
+/// True if every existing parent of the path below `top` is a real directory, and not a symbolic link to one.
 pub(crate) fn has_plain_parents(top: &Path, path: &Path) -> bool {
     let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
     above
@@ -123,7 +122,7 @@ pub fn is_inside(path: &Path) -> bool {
     plain && path.components().next().is_some()
 }
 
-/// A digest of the names, sizes and ctimes of a tree. It changes if anything in the tree is written.
+/// A digest of the names, sizes and ctimes of all files in a tree. It changes if anything in the tree is written.
 fn metadata_digest(tree: &Path) -> io::Result<String> {
     let mut hasher = Sha256::new();
     hash_metadata(tree, &mut hasher)?;
@@ -146,8 +145,8 @@ fn hash_metadata(path: &Path, hasher: &mut Sha256) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the copies and links that are unchanged since guard made them. Keeps copies for which `is_ignored`
-/// is true, because git does not show them.
+/// Removes the copies and links that have not changed since guard made them. Keeps copies for which `is_ignored`
+/// returns true, because git does not show them.
 pub(crate) fn remove_unchanged(
     worktree: &Path,
     brought: &[ExtraFile],

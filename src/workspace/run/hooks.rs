@@ -1,7 +1,7 @@
-//! Copies the user's git hooks to a directory in which the agent can run but not change them.
+//! Copies the user's git hooks to a directory in which the agent can execute them, but not change them.
 //!
-//! Hooks call files beside them by relative path, so guard copies the whole directory. The agent can still
-//! change the scripts in the worktree that a hook calls (`npm run lint`, `scripts/check`).
+//! A hook may call files in its own directory by relative path, so guard copies the whole directory. The agent can
+//! still change the scripts in the worktree that a hook calls (`npm run lint`, `scripts/check`).
 
 use std::fs;
 use std::io;
@@ -12,13 +12,13 @@ use super::quarantine::resolve_setting_path;
 use crate::workspace::git::config::Settings;
 use crate::workspace::git::repository::Repository;
 
-/// Maximum number of files in a hooks directory. A larger one is something else: a whole project, or a home
-/// directory.
+/// Maximum number of files in a hooks directory. A larger directory is probably something else, such as a whole
+/// project or a home directory.
 pub(crate) const MAX_FILES: usize = 2_000;
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Copies the user's hooks to a directory below `to`, unless `skip`, and adds a hook for the trailers.
-/// Returns the directory that `core.hooksPath` must name.
+/// Copies the user's hooks to a directory below `to`, unless `skip` is true, and adds a hook that writes the
+/// trailers. Returns the directory that `core.hooksPath` must name.
 pub(crate) fn install(
     repository: &Repository,
     settings: &Settings,
@@ -40,19 +40,19 @@ pub(crate) fn install(
     Ok(place)
 }
 
-/// The directory tree of the user's hooks to copy, if there is one.
+/// The directory tree that must be copied to get the user's hooks; `None` if the user has none.
 pub(crate) fn source(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     hooks_dir(repository, settings).map(|dir| tree_to_copy(&dir).to_path_buf())
 }
 
-/// The directory to copy: the hooks directory itself, or its parent for husky, whose `_` directory calls the
-/// scripts beside it.
+/// The directory to copy so that the hooks in `dir` work: `dir` itself, or, for husky, its parent, because the
+/// hooks in husky's `_` directory call scripts in the parent.
 fn tree_to_copy(dir: &Path) -> &Path {
     let is_huskys = dir.file_name() == Some("_".as_ref());
     dir.parent().filter(|_| is_huskys).unwrap_or(dir)
 }
 
-/// The directory of the user's hooks, if there is one.
+/// The directory that contains the user's hooks; `None` if there is none.
 pub(crate) fn hooks_dir(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     let named = match settings.get("core.hookspath").filter(|path| !path.is_empty()) {
         None => repository.common_dir.join("hooks"),
@@ -67,7 +67,8 @@ struct Budget {
     bytes: u64,
 }
 
-/// Copies a small tree. Copies the targets of symbolic links, since a hook may be one.
+/// Copies a directory tree within the limits of `budget`. Replaces symbolic links by their targets, because a hook
+/// may be a link.
 fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     let data = fs::metadata(from)?;
     budget.files += 1;
@@ -91,7 +92,7 @@ fn copy(from: &Path, to: &Path, budget: &mut Budget) -> io::Result<()> {
     if data.is_file() { fs::copy(from, to).map(drop) } else { Ok(()) }
 }
 
-/// Installs a `prepare-commit-msg` hook that adds the trailers and then calls the user's hook of that name.
+/// Installs a `prepare-commit-msg` hook that adds the trailers, and then calls the user's hook of the same name.
 fn add_trailers(place: &Path, trailers: &[String]) -> io::Result<()> {
     let hook = place.join("prepare-commit-msg");
     let users = place.join("prepare-commit-msg.users");

@@ -14,24 +14,24 @@ use crate::workspace::git::command::Running;
 use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 use crate::workspace::git::repository::Repository;
 
-/// Timeout of the listing. On timeout the run gets no dependencies.
+/// Timeout for listing the ignored files. On timeout the run gets no dependencies.
 const LIST_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum size of the listed names. Above that the run gets no dependencies.
+/// Maximum size of the list of ignored files, in bytes. If the list is larger, the run gets no dependencies.
 const MAX_LISTED_BYTES: usize = 4 << 20;
-/// Maximum number of dependency directories.
+/// Maximum number of dependency directories that a run gets.
 const MAX_DEPENDENCIES: usize = 64;
 
-/// Paths that git ignores, relative to the top of the worktree. A directory stands for everything in it.
+/// Paths that git ignores, relative to the top of the worktree. An ignored directory is listed without its contents.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ignored {
     /// Installed dependencies and build directories.
     pub(crate) dependencies: Vec<PathBuf>,
-    /// All other ignored paths.
+    /// All ignored paths that are not in `dependencies`.
     pub(crate) others: Vec<PathBuf>,
 }
 
-/// Starts the git call that lists the ignored paths of a worktree. A directory that is ignored as a whole is
-/// one path.
+/// Starts the git call that lists the ignored paths of a worktree. A directory that is ignored as a whole is listed
+/// as one path.
 pub(crate) fn start_listing(repository: &Repository, top: &Path) -> Result<Running, WorkspaceError> {
     let list = ["--others", "--ignored", "--exclude-standard", "--directory", "--no-empty-directory", "-z"];
     let call = repository.git("ls-files")?.worktree(top).current_dir(top);
@@ -39,7 +39,7 @@ pub(crate) fn start_listing(repository: &Repository, top: &Path) -> Result<Runni
     Ok(call.args(list).start()?)
 }
 
-/// Waits for the listing and parses it. If git failed, the result is empty.
+/// Waits for the git call from [`start_listing`], and parses its output. If git failed, the result is empty.
 pub(crate) fn finish_listing(listing: Running, top: &Path) -> Ignored {
     let mut ignored = Ignored::default();
     let names = listing.expect_success().unwrap_or_default();
@@ -52,12 +52,12 @@ pub(crate) fn finish_listing(listing: Running, top: &Path) -> Ignored {
     ignored
 }
 
-/// Maximum number of files and directories of one submodule; a larger one is not copied.
+/// Maximum number of files and directories in a submodule; larger submodules are not copied.
 const MAX_SUBMODULE_ENTRIES: usize = 20_000;
 
-/// Copies the files of initialised submodules into a new worktree, where git leaves their directories empty.
-/// Does not copy their git directories, so the run sees files without history. Returns the paths of the
-/// submodules that it could not copy.
+/// Copies the files of initialised submodules into a new worktree, where git leaves the directories of submodules
+/// empty. Does not copy git directories, so the run sees the files without their history. Returns the paths of the
+/// submodules that could not be copied.
 pub(crate) fn copy_submodules(
     repository: &Repository,
     top: &Path,
@@ -100,8 +100,8 @@ fn copy_without_git(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True for a directory that a package manager or a build created, according to its name and the files in it
-/// or beside it.
+/// True if a package manager or a build created the directory, according to its name and the files in it or beside
+/// it.
 fn is_dependency(top: &Path, path: &Path) -> bool {
     let directory = top.join(path);
     if !directory.symlink_metadata().is_ok_and(|found| found.is_dir()) {

@@ -16,7 +16,8 @@ use crate::workspace::git::command::{Git, GitError};
 use crate::workspace::git::config::{Setting, Settings, render};
 use crate::workspace::git::repository::Repository;
 
-/// Refs that guard does not copy: the user's stash, guard's own refs, refs of single worktrees, replacements.
+/// Refs that guard does not copy into the quarantine: the user's stash, guard's own refs, refs of single worktrees,
+/// replacements.
 const PRIVATE_REFS: &[&[u8]] = &[
     b"refs/stash",
     b"refs/guard/",
@@ -26,7 +27,7 @@ const PRIVATE_REFS: &[&[u8]] = &[
     b"refs/replace/",
 ];
 
-/// The committer's name and email if the user has configured none.
+/// The committer's name and email for the agent's commits if the user has configured none.
 const DEFAULT_IDENTITY: (&str, &str) = ("guard agent", "agent@guard.invalid");
 
 /// The identity (name and email) for the agent's commits, and whether to sign them.
@@ -36,7 +37,7 @@ pub(crate) struct Committer<'a> {
     pub(crate) sign: bool,
 }
 
-/// The inputs for creating a quarantine.
+/// What a new quarantine contains, and the paths that it refers to.
 pub(crate) struct QuarantineSpec<'a> {
     pub(crate) repository: &'a Repository,
     pub(crate) settings: &'a Settings,
@@ -47,7 +48,7 @@ pub(crate) struct QuarantineSpec<'a> {
     /// The worktree's git directory below `worktrees/` of the user's repository.
     pub(crate) admin_dir: &'a Path,
     pub(crate) objects: &'a [PathBuf],
-    /// The directory of the copied hooks.
+    /// The directory with the copies of the user's hooks.
     pub(crate) hooks: &'a Path,
     pub(crate) committer: Committer<'a>,
 }
@@ -91,12 +92,12 @@ pub(crate) fn create(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> i
     Ok(())
 }
 
-/// Copies of the user's global ignore and attribute files, because the agent's git cannot read the user's
-/// home.
+/// The paths, in the quarantine, of copies of the user's global ignore and attribute files. The agent's git needs
+/// copies because it cannot read the user's home directory.
 const EXCLUDES: &str = "info/user-excludes";
 const ATTRIBUTES: &str = "info/user-attributes";
 
-/// Maximum size of a copied ignore or attribute file; an index may have any size.
+/// Maximum size of a copied ignore or attribute file, in bytes. An index is copied whatever its size.
 const MAX_BYTES: u64 = 64 << 20;
 
 fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
@@ -127,7 +128,7 @@ fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The path of a global git file of the user: from a setting, or git's default path.
+/// The path of a global git file of the user: the one in the setting `key`, or git's default path for `name`.
 pub(crate) fn user_git_file(repository: &Repository, settings: &Settings, key: &str, name: &str) -> PathBuf {
     match settings.get(key).filter(|path| !path.is_empty()) {
         Some(path) => resolve_setting_path(repository, path),
@@ -142,8 +143,8 @@ fn home() -> PathBuf {
     PathBuf::from(std::env::var_os("HOME").unwrap_or_default())
 }
 
-/// Resolves the path in a setting. A relative path starts at the top of the working tree, where git runs
-/// hooks, not at the directory in which the user started guard.
+/// Resolves the path in a git setting. A relative path starts at the top of the working tree, where git runs hooks,
+/// and not at the directory in which the user started guard.
 pub(crate) fn resolve_setting_path(repository: &Repository, value: &[u8]) -> PathBuf {
     let path = Path::new(OsStr::from_bytes(value));
     match path.strip_prefix("~") {
@@ -152,8 +153,8 @@ pub(crate) fn resolve_setting_path(repository: &Repository, value: &[u8]) -> Pat
     }
 }
 
-/// Writes all refs into one `packed-refs` file, and each symbolic ref and the task's branch into a loose
-/// file.
+/// Writes all refs into one `packed-refs` file. Also writes each symbolic ref and the task's branch into files of
+/// their own.
 fn write_refs(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> io::Result<()> {
     let mut packed = b"# pack-refs with: sorted \n".to_vec();
     for line in parts.refs.split(|byte| *byte == b'\n') {
@@ -182,7 +183,7 @@ fn write_refs(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> io::Resu
     fs::write(own, format!("{}\n", parts.tip))
 }
 
-/// The content of an `alternates` file.
+/// The content of an `alternates` file that names these object directories.
 pub(crate) fn alternates(dirs: &[PathBuf]) -> Vec<u8> {
     let mut text = Vec::new();
     for dir in dirs {

@@ -1,5 +1,5 @@
-//! The record of a workspace. Guard writes it to disk before each change, so that another guard process can
-//! finish or undo an interrupted operation.
+//! The record of a workspace. Guard writes the record before each change of the workspace, so that another guard
+//! process can finish or undo an interrupted operation.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,22 +14,22 @@ use super::extra_files::ExtraFile;
 use crate::workspace::{WorkspaceError, at};
 
 const FILE: &str = "workspace.json";
-/// The lock file of a workspace, locked by the guard process that uses the workspace.
+/// The name of a workspace's lock file. The guard process that uses the workspace holds the lock.
 const LOCK: &str = "workspace.lock";
 /// The version of the record's format.
 const VERSION: u32 = 1;
 
-/// The state of a workspace.
+/// How far guard has got with creating, receiving or removing a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Guard is creating it.
+    /// Guard is creating the workspace.
     Opening,
-    /// The agent may work in it.
+    /// The workspace is complete, and the agent may work in it.
     Open,
-    /// Guard is receiving its branch.
+    /// Guard is receiving the task's branch.
     Receiving,
-    /// Guard has received its branch, but has not given the worktree back to the user yet.
+    /// Guard has received the task's branch, but has not given the worktree back to the user yet.
     Received,
     /// Guard has given the worktree back to the user.
     Kept,
@@ -40,7 +40,7 @@ pub enum State {
 }
 
 impl State {
-    /// The state as a single word, as guard stores and prints it.
+    /// The state as a single word, which guard stores and prints.
     pub fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -54,32 +54,32 @@ impl State {
     }
 }
 
-/// The stored description of a workspace.
+/// The description of a workspace that guard stores in the run's directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
-    /// The version of this format.
+    /// The version of the record's format.
     pub version: u32,
     /// The id of the run.
     pub run_id: String,
-    /// The state of the workspace.
+    /// How far guard has got with the workspace.
     pub state: State,
-    /// The common directory that all working trees of the repository share.
+    /// The common directory of the user's repository, which all of its working trees share.
     #[serde(with = "path")]
     pub common_dir: PathBuf,
-    /// `sha1` or `sha256`.
+    /// The hash function of object ids: `sha1` or `sha256`.
     pub object_format: String,
-    /// `files` or `reftable`.
+    /// The storage format of refs: `files` or `reftable`.
     pub ref_format: String,
     /// The object directories of the repository, including alternates.
     #[serde(with = "paths")]
     pub objects: Vec<PathBuf>,
     /// The task's branch, a full ref name.
     pub branch: String,
-    /// The commit that the run started from. Guard receives only descendants of it.
+    /// The commit that the run started from. Guard receives only descendants of this commit.
     pub base: String,
-    /// The commit of the branch when guard last created or received it.
+    /// The commit at which guard left the branch when it last created or received the branch.
     pub tip: String,
-    /// The path of the working tree.
+    /// The path of the run's worktree.
     #[serde(with = "path")]
     pub worktree: PathBuf,
     /// The worktree's git directory below `worktrees/` of the repository.
@@ -87,7 +87,7 @@ pub struct Record {
     pub admin_dir: PathBuf,
     /// True if the worktree existed before the run (`--here`), so that guard must not remove it.
     pub here: bool,
-    /// The user's global ignore file (`core.excludesFile`).
+    /// The path of the user's global ignore file (`core.excludesFile`).
     #[serde(with = "path")]
     pub excludes: PathBuf,
     /// Untracked files of the user that guard copied or linked into the worktree.
@@ -99,14 +99,14 @@ pub struct Record {
 }
 
 impl Record {
-    /// The names of the files that guard keeps about a workspace in the run's directory.
+    /// The names of the files that guard stores about a workspace in the run's directory.
     pub(crate) const FILES: [&str; 2] = [FILE, LOCK];
 
     pub(crate) fn version() -> u32 {
         VERSION
     }
 
-    /// Reads the record of a run's directory.
+    /// Reads the record in a run's directory.
     pub fn read(run_folder: &Path) -> Result<Self, WorkspaceError> {
         let path = run_folder.join(FILE);
         let bytes = at("read", &path, std::fs::read(&path))?;
@@ -118,19 +118,19 @@ impl Record {
         Ok(record)
     }
 
-    /// True if a run's directory has a record.
+    /// True if a run's directory contains a record.
     pub fn exists(run_folder: &Path) -> bool {
         run_folder.join(FILE).is_file()
     }
 
-    /// When guard wrote the record last.
+    /// When guard last wrote the record.
     pub(crate) fn written_at(run_folder: &Path) -> io::Result<SystemTime> {
         run_folder.join(FILE).metadata()?.modified()
     }
 
-    /// Writes the record atomically: if this process is killed, the old or the new record remains complete.
-    /// Syncs only the states that guard could not reconstruct after a power failure. How far a receive went,
-    /// for example, is visible in the repository.
+    /// Writes the record atomically: if this process is killed, either the old or the new record is there, and
+    /// complete. Syncs only records of states that guard could not reconstruct after a power failure. How far a
+    /// receive got, for example, is visible in the repository.
     pub(crate) fn write(&self, run_folder: &Path) -> Result<(), WorkspaceError> {
         let path = run_folder.join(FILE);
         let write = || -> io::Result<()> {
@@ -146,7 +146,7 @@ impl Record {
     }
 }
 
-/// The lock on a workspace, released on drop.
+/// The lock on a workspace or a worktree. Dropping it releases the lock.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: Flock<File>,
@@ -179,13 +179,13 @@ impl Lock {
         }
     }
 
-    /// True if a process holds the lock of this run directory.
+    /// True if a process holds the lock of the workspace in this run's directory.
     pub(crate) fn is_held(run_folder: &Path) -> bool {
         matches!(Self::take(run_folder), Err(WorkspaceError::Busy(_)))
     }
 }
 
-/// Serialises paths as text; a path that is not UTF-8 becomes `hex:…`.
+/// Serialises a path as text; a path that is not UTF-8 becomes `hex:…`.
 pub(crate) mod path {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
@@ -218,7 +218,7 @@ pub(crate) mod path {
     }
 }
 
-/// Like `path`, for lists.
+/// Like `path`, but for a list of paths.
 mod paths {
     use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! Turns the name of a task, which can be any text, into a name for branches and directories.
 
-/// Maximum length in bytes. Branch names become file names, with a prefix and a suffix.
+/// Maximum length of a slug, in bytes. File names contain it, with a prefix and a suffix.
 const MAX_LENGTH: usize = 64;
 
 /// Reduces a name to letters, digits, dashes and dots, which are safe in a branch name and in a path. ASCII

@@ -14,7 +14,7 @@ use crate::workspace::git::repository::{Head, Repository};
 use crate::workspace::git::stderr_messages::GitMessage;
 use crate::workspace::{WorkspaceError, at};
 
-/// The resolved and checked names and paths of a workspace that does not exist yet.
+/// The names and paths of a workspace that does not exist yet, resolved and checked.
 pub(super) struct WorkspaceSpec {
     pub(super) branch: String,
     pub(super) base: String,
@@ -118,8 +118,8 @@ pub(crate) fn derive_names(
     Ok((branch, OsString::from_vec(dir)))
 }
 
-/// Turns git's error about missing objects of a partial clone into one with a hint. Guard lets git fetch them
-/// only for a trusted repository.
+/// Turns git's error about missing objects of a partial clone into an error with a hint. Guard lets git fetch
+/// missing objects only in a trusted repository.
 pub(crate) fn missing_objects(error: GitError, repository: &Repository) -> WorkspaceError {
     let said = error.to_string();
     if repository.trusted || !GitMessage::MissingPromisedObjects.is_in(&said) {
@@ -158,7 +158,7 @@ pub(crate) fn resolve_base(repository: &Repository, request: &Request) -> Result
     })
 }
 
-/// The directory for new worktrees; created if it is missing.
+/// Chooses the directory for new worktrees, and creates it if it is missing.
 pub(crate) fn create_root(repository: &Repository, request: &Request) -> Result<PathBuf, WorkspaceError> {
     let place = repository.place();
     if let Some(root) = &request.root {
@@ -178,8 +178,8 @@ pub(crate) fn create_root(repository: &Repository, request: &Request) -> Result<
     at("resolve", root, root.canonicalize())
 }
 
-/// True if the directory belongs to this user, other users cannot write to it, and this process can. Creates
-/// it if it is missing.
+/// True if the directory belongs to this user, this process can write to it, and other users cannot. Creates the
+/// directory if it is missing.
 fn is_usable_root(root: &Path) -> bool {
     if DirBuilder::new().mode(0o755).create(root).is_ok() {
         // Hide the worktrees from `git status` of a repository that contains this one.

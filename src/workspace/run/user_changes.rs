@@ -1,4 +1,4 @@
-//! Copies the user's uncommitted changes into the worktree of a run, if the user asked for it.
+//! Copies the user's uncommitted changes into the worktree of a run, if the user asked for that.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,12 +9,12 @@ use crate::workspace::git::gitfile::{CopyBudget, copy_tree};
 use crate::workspace::git::repository::Repository;
 use crate::workspace::{WorkspaceError, at};
 
-/// Maximum size of the diff.
+/// Maximum size of the diff of the user's uncommitted changes, in bytes.
 const MAX_DIFF_BYTES: usize = 256 << 20;
-/// Maximum size of one untracked file.
+/// Maximum size of an untracked file to copy, in bytes.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Applies the user's changes, additions and deletions since `HEAD` to a new worktree of the same commit.
+/// Applies the user's changes, additions and deletions since `HEAD` to a new worktree that is at the same commit.
 /// Does not copy ignored files. Returns the number of changed paths.
 pub(crate) fn apply(
     repository: &Repository,

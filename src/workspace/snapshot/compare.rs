@@ -1,4 +1,4 @@
-//! Compares two fingerprints of a repository: what changed, and which actor can have changed it.
+//! Compares two fingerprints of a repository: what changed, and who can have changed it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,23 +13,23 @@ use super::{Fingerprint, Name};
 /// What guard itself changed in the repository for a run, and what the run's agent could write.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectedChanges {
-    /// The id of the run: guard made all changes below `refs/guard/RUN`.
+    /// The id of the run. Changes below `refs/guard/RUN` are guard's own.
     pub run: String,
     /// The full name of the task's branch, `refs/heads/task/…`.
     pub branch: Option<Name>,
-    /// The commit at which guard left that branch, if known. If the branch is at another commit, the user or
-    /// another process moved it.
+    /// The commit at which guard left the task's branch, if known. If the branch is at another commit, the user or
+    /// another process has moved it.
     pub tip: Option<String>,
-    /// The name of the run's directory in `worktrees/`.
+    /// The name of the git directory of the run's worktree in `worktrees/` of the repository.
     pub worktree: Option<Name>,
-    /// The files that guard wrote in the run's directory in `worktrees/` between the two fingerprints,
-    /// relative to it: `index`, `logs/HEAD`. Only the agent can have made any other change there.
+    /// The files that guard wrote in the directory `worktree` between the two fingerprints, relative to it: `index`,
+    /// `logs/HEAD`. Only the agent can have made any other change there.
     pub wrote: BTreeSet<Name>,
     /// The directories that the agent could write.
     pub grants: Vec<PathBuf>,
 }
 
-/// The actor that can have made a change.
+/// Who can have made a change to a repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Actor {
@@ -49,23 +49,23 @@ pub enum Kind {
     Ref,
     /// A `HEAD`: what a worktree has checked out.
     Head,
-    /// A reflog.
+    /// The reflog of a ref.
     Reflog,
-    /// `config`, `config.worktree`.
+    /// A configuration file: `config` or `config.worktree`.
     Config,
-    /// Anything in `hooks`.
+    /// A file in `hooks`.
     Hook,
-    /// `info/attributes`.
+    /// The file `info/attributes`.
     Attributes,
-    /// `info/exclude`.
+    /// The file `info/exclude`.
     Exclude,
-    /// `info/grafts`.
+    /// The file `info/grafts`.
     Grafts,
-    /// `shallow`.
+    /// The file `shallow`.
     Shallow,
-    /// The object directories that this repository borrows from.
+    /// The list of object directories that the repository borrows objects from.
     Alternates,
-    /// A worktree's staged files.
+    /// The index of a worktree, which lists the staged files.
     Index,
     /// A linked worktree as a whole, or another file of its git directory.
     Worktree,
@@ -82,11 +82,11 @@ pub struct Difference {
     pub kind: Kind,
     /// The name of the ref, or the path of the file relative to the common directory.
     pub name: Name,
-    /// The old value; `None` if it did not exist.
+    /// The value before the change; `None` if the ref or file did not exist.
     pub old: Option<String>,
-    /// The new value; `None` if it no longer exists.
+    /// The value after the change; `None` if the ref or file no longer exists.
     pub new: Option<String>,
-    /// The actor that can have changed it.
+    /// Who can have made the change.
     pub by: Actor,
 }
 
@@ -199,7 +199,7 @@ struct Attribution<'a> {
 }
 
 impl Attribution<'_> {
-    /// The actor that can have added or removed a whole worktree.
+    /// Who can have added or removed a linked worktree.
     fn worktree(&self, id: &Name, name: &Name) -> Actor {
         if self.within_grants(&self.root.join(name.path())) {
             Actor::Agent
@@ -248,8 +248,8 @@ impl Attribution<'_> {
         }
     }
 
-    /// The actor that can have changed a file in `worktrees/`. In the run's directory only guard and the
-    /// agent have a reason to write; in all others neither has.
+    /// Who can have changed a file in `worktrees/`. In the directory of the run's own worktree only guard and the
+    /// agent have a reason to write; in the other directories neither has.
     fn in_worktree(&self, name: &Name) -> Actor {
         match (worktree_of(name), &self.expected.worktree) {
             (Some((id, rest)), Some(own)) if id == *own => {
@@ -277,15 +277,15 @@ impl Attribution<'_> {
     }
 }
 
-/// Splits a name into the linked worktree that it belongs to, and the rest.
+/// Splits a path into the id of the linked worktree that it belongs to, and the rest; `None` if it belongs to none.
 fn worktree_of(name: &Name) -> Option<(Name, Name)> {
     let rest = name.bytes().strip_prefix(b"worktrees/")?;
     let slash = rest.iter().position(|byte| *byte == b'/')?;
     Some((Name::from(&rest[..slash]), Name::from(&rest[slash + 1..])))
 }
 
-/// The ids of the linked worktrees. A directory in `worktrees/` is a worktree only if it has a `gitdir` file:
-/// while git creates it, it has none.
+/// The ids of the linked worktrees. A directory in `worktrees/` counts only if it has a `gitdir` file, which is
+/// missing while git is still creating the worktree.
 fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     let mut found = BTreeSet::new();
     for (name, _) in of.files.range(Name::from("worktrees/")..) {
@@ -349,7 +349,7 @@ fn text_of_file(state: &State) -> String {
     }
 }
 
-/// Joins two maps by name: every name in order, with its old and its new value.
+/// Joins two maps by name: for every name, in order, the value in `old` and the value in `new`.
 fn pairs<'a, T>(
     old: &'a std::collections::BTreeMap<Name, T>,
     new: &'a std::collections::BTreeMap<Name, T>,

@@ -40,48 +40,48 @@ pub(crate) use state::{Entry, OpenDirectory, read_whole};
 use refs::{Ref, Value, is_lock};
 use state::{Content, MAX_HASHED_BYTES, Stat, State, hash};
 
-/// Taking a fingerprint failed.
+/// Guard could not take a fingerprint of a repository.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the repository {}: {source}", path.display())]
 pub struct FingerprintError {
-    /// The repository's directory.
+    /// The directory of the repository that guard could not read.
     pub path: PathBuf,
-    /// The cause.
+    /// The underlying I/O error.
     pub source: io::Error,
 }
 
-/// The state of a repository at one moment. Guard stores it, so that after an interrupted run the next run
-/// can compare.
+/// The recorded state of a repository at one moment. Guard stores it on disk, so that the next run can compare it
+/// if this run is interrupted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// The repository's common directory, without symbolic links.
+    /// The path of the repository's common directory, without symbolic links.
     common: Name,
     /// The device number of the common directory.
     device: u64,
     /// When guard started to take the fingerprint, in nanoseconds since 1970.
     looked: i64,
-    /// The refs by name. Refs of linked worktrees have names such as `worktrees/ID/HEAD`, as in git.
+    /// The refs by name. A ref of a linked worktree has a name such as `worktrees/ID/HEAD`, as in git.
     refs: BTreeMap<Name, Ref>,
     /// The files that git obeys, by path relative to the common directory.
     files: BTreeMap<Name, State>,
     /// The reflogs, by path relative to the common directory.
     logs: BTreeMap<Name, State>,
-    /// True if the repository exceeds a limit, so that the fingerprint is incomplete.
+    /// True if the repository is too large, so that the fingerprint is incomplete.
     cut: bool,
 }
 
-/// Maximum number of directory entries to read.
+/// Maximum number of directory entries to record.
 const MAX_ENTRIES: usize = 2_000_000;
-/// Maximum number of bytes to hash in total. Guard compares further files by `Stat`.
+/// Maximum number of bytes to hash in total. Guard compares files beyond that only by their `Stat`.
 const MAX_BYTES: u64 = 16 << 20;
-/// Maximum number of reflogs to hash.
+/// Maximum number of reflogs to hash. Guard compares further reflogs only by size and mode.
 const MAX_LOGS: usize = 1_000;
-/// Maximum depth of directories.
+/// Maximum depth of directories to read.
 const MAX_DEPTH: usize = 32;
-/// The minimum number of entries for which several threads share the work.
+/// From this number of items on, several threads share the work.
 const PARALLEL_THRESHOLD: usize = 1_000;
 
-/// The remaining limits, and the earlier fingerprint, while guard takes a fingerprint.
+/// The state of taking a fingerprint: what remains of the limits, and the earlier fingerprint if there is one.
 struct Scan<'a> {
     earlier: Option<&'a Fingerprint>,
     root: PathBuf,
@@ -92,7 +92,7 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Counts entries against the limit, and drops those beyond it.
+    /// Subtracts the number of entries from the limit, and drops the entries beyond it.
     fn count_entries(&mut self, entries: &mut Vec<Entry>) {
         if entries.len() > self.entries {
             self.cut = true;
@@ -113,13 +113,13 @@ impl Fingerprint {
         Self::scan(common, None)
     }
 
-    /// Takes another fingerprint of the same repository. Much faster than the first one, because guard reads
-    /// only files whose metadata changed.
+    /// Takes a new fingerprint of the same repository. Much faster than [`Self::take`], because guard reads only
+    /// files whose metadata has changed.
     pub fn retake(&self) -> Result<Self, FingerprintError> {
         Self::scan(&self.common.path(), Some(self))
     }
 
-    /// True if the repository exceeds a limit, so that the fingerprint is incomplete.
+    /// True if the repository is too large, so that the fingerprint is incomplete.
     pub fn is_incomplete(&self) -> bool {
         self.cut
     }
@@ -129,7 +129,7 @@ impl Fingerprint {
         self.refs.len()
     }
 
-    /// The value of a ref: an object id, or `ref: NAME` for a symbolic ref.
+    /// The value of a ref: an object id, or `ref: NAME` for a symbolic ref; `None` if there is no such ref.
     pub fn value(&self, name: &[u8]) -> Option<String> {
         self.refs.get(&Name::from(name)).map(|found| found.value.to_string())
     }
@@ -139,7 +139,7 @@ impl Fingerprint {
         self.refs.iter().map(|(name, found)| (name, found.value.to_string()))
     }
 
-    /// Compares this fingerprint with a later one. `expected` says what guard itself changed in between.
+    /// Compares this fingerprint with the later one `after`. `expected` says what guard itself changed in between.
     pub fn compare(&self, after: &Self, expected: &ExpectedChanges) -> Vec<Difference> {
         compare::compare(self, after, expected)
     }
@@ -192,7 +192,7 @@ impl Fingerprint {
         Ok(())
     }
 
-    /// Records the unparsable part of a ref file as a broken ref, so that a comparison shows changes of it.
+    /// Records the unparsable part of a file with refs as a broken ref, so that a comparison shows when it changes.
     fn record_unparsable(&mut self, path: &[u8], unparsable: Option<String>) {
         if let Some(hash) = unparsable {
             let broken = Ref { value: Value::Broken(hash), peeled: None, file: None };
@@ -200,7 +200,7 @@ impl Fingerprint {
         }
     }
 
-    /// Reads one git directory: the common one, or a linked worktree's.
+    /// Reads one git directory: the common directory, or that of a linked worktree.
     fn read_git_dir(&mut self, common: &OpenDirectory, path: &[u8], scan: &mut Scan<'_>) -> io::Result<()> {
         let below = |name: &[u8]| if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
         let Some(dir) = common.open_below(if path.is_empty() { b"." } else { path })? else { return Ok(()) };
@@ -345,14 +345,14 @@ impl Fingerprint {
     }
 }
 
-/// Normalises the lines of a reflog: `git gc` adds a tab to a line without a message.
+/// Brings the lines of a reflog into a common form: `git gc` adds a tab to a line without a message.
 fn normalise_log(log: &[u8]) -> Vec<u8> {
     let lines = log.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\t").unwrap_or(line));
     lines.collect::<Vec<_>>().join(&b'\n')
 }
 
-/// The state of a file; `None` if the file does not exist. Reuses the earlier state if the file's metadata is
-/// unchanged. Guard hashes the result of `normalise`.
+/// The state of a file; `None` if the file does not exist. Reuses the state from the earlier fingerprint if the
+/// file's metadata is unchanged. Guard hashes the content after applying `normalise` to it.
 fn state(
     dir: &OpenDirectory,
     file: &std::ffi::CStr,
@@ -391,7 +391,7 @@ fn state(
     }))
 }
 
-/// The target in the file `HEAD` of a repository whose actual HEAD is in a reftable.
+/// What the file `HEAD` points to if the repository stores its actual HEAD in a reftable.
 const NO_HEAD: &[u8] = b"refs/heads/.invalid";
 
 /// Adds a list to a map. Merges a long list at once, which is faster than thousands of insertions.
@@ -403,7 +403,7 @@ fn merge<T>(map: &mut BTreeMap<Name, T>, list: Vec<(Name, T)>) {
     }
 }
 
-/// Applies a function to many items, with several threads if there are very many. Drops `None` results.
+/// Applies a function to many items, with several threads if there are very many. Leaves out `None` results.
 fn map_parallel<A: Sync, B: Send>(
     things: &[A],
     each: impl Fn(&A) -> io::Result<Option<B>> + Sync,
@@ -443,7 +443,7 @@ fn is_transient(path: &[u8], entry: &Entry) -> bool {
         || in_submodule && matches!(name, b"objects" | b"logs" | b"lfs")
 }
 
-/// Turns the error "permission denied" into `None`.
+/// Turns a "permission denied" error into `None`.
 fn skip_unreadable<T>(result: io::Result<Option<T>>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),

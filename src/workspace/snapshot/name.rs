@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::terminal_text;
 
-/// A path, a ref or a key: any bytes.
+/// The name of a path, a ref or a setting, which may contain any bytes.
 ///
 /// In the text form printable characters are unchanged. A backslash becomes `\\`, a control character or a
 /// byte that is not UTF-8 becomes `\xNN`, and a character that is invisible or changes the text direction
@@ -16,7 +16,7 @@ use crate::terminal_text;
 pub struct Name(Vec<u8>);
 
 impl Name {
-    /// Wraps these bytes without copying them.
+    /// Creates a name from these bytes without copying them.
     pub fn own(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::state::{Entry, OpenDirectory, Stat, hash, read_whole};
 use super::{Name, Scan, map_parallel};
 
-/// The recorded state of a ref.
+/// What a fingerprint records about a ref.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ref {
     pub(crate) value: Value,
@@ -29,9 +29,9 @@ pub(crate) struct Ref {
 pub(crate) enum Value {
     /// An object id.
     Object(String),
-    /// The name of another ref.
+    /// The name of another ref, for a symbolic ref.
     Symbolic(Name),
-    /// The SHA-256 of content that git cannot parse.
+    /// The SHA-256 of the ref's content, for content that git cannot parse.
     Broken(String),
 }
 
@@ -45,14 +45,14 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// Refs with their names, and the SHA-256 of the content that could not be parsed.
+/// Refs with their names, and the SHA-256 of the content that could not be parsed, if there was any.
 pub(crate) type Found = (Vec<(Name, Ref)>, Option<String>);
 
-/// Maximum size of a loose ref in bytes: `ref: ` and a path.
+/// Maximum size of a loose ref, in bytes: enough for `ref: ` and a path.
 const MAX_LOOSE_BYTES: u64 = 8 << 10;
-/// Maximum size of `packed-refs` in bytes, enough for some millions of refs.
+/// Maximum size of `packed-refs`, in bytes: enough for some millions of refs.
 const MAX_PACKED_BYTES: u64 = 512 << 20;
-/// Maximum depth of directories.
+/// Maximum depth of the directories that contain loose refs.
 const MAX_DEPTH: usize = 100;
 
 /// Reads the loose refs below a directory.
@@ -91,8 +91,8 @@ pub(crate) fn loose(common: &OpenDirectory, top: &[u8], scan: &mut Scan<'_>) -> 
     Ok(found)
 }
 
-/// Reads one loose ref; `None` if its file does not exist. Reuses the earlier value if the file's metadata is
-/// unchanged.
+/// Reads one loose ref; `None` if its file does not exist. Reuses the value from the earlier fingerprint if the
+/// file's metadata is unchanged.
 pub(crate) fn read_loose(
     dir: &OpenDirectory,
     file: &CStr,
@@ -124,8 +124,8 @@ pub(crate) fn read_loose(
     Ok(Some(Ref { value, peeled: None, file: Some(stat) }))
 }
 
-/// Reads a ref that is a symbolic link. git treats one that points into `refs/` as a symbolic ref, and
-/// follows any other.
+/// Reads a ref whose file is a symbolic link. Like git, treats a link into `refs/` as a symbolic ref, and follows
+/// any other link.
 fn read_linked(dir: &OpenDirectory, file: &CStr) -> io::Result<Option<Ref>> {
     let Some(target) = dir.link(file) else { return Ok(None) };
     let Some(stat) = dir.stat_of(file)? else { return Ok(None) };
@@ -165,7 +165,7 @@ pub(crate) fn value_of(content: &[u8]) -> Value {
     }
 }
 
-/// The refs of `packed-refs`, and the hash of the lines that cannot be parsed.
+/// Reads the refs in `packed-refs`, and the hash of the lines that cannot be parsed.
 pub(crate) fn packed(common: &OpenDirectory, scan: &mut Scan<'_>) -> io::Result<Found> {
     let Some((mut file, stat)) = common.file(c"packed-refs", true)? else { return Ok((Vec::new(), None)) };
     if !stat.is_file() {
@@ -210,7 +210,7 @@ fn object_name(text: &[u8]) -> Option<String> {
     }
 }
 
-/// True for lock files of running git processes, which are never refs.
+/// True if the name is that of a lock file of a running git process, which is never a ref.
 pub(crate) fn is_lock(name: &CStr) -> bool {
     name.to_bytes().ends_with(b".lock")
 }

@@ -1,7 +1,7 @@
 //! Reads refs stored in reftables: a stack of small binary tables, the newest last.
 //!
-//! Follows git's `Documentation/technical/reftable.txt`. Reads only ref blocks, not reflog blocks: those are
-//! compressed, and every compaction rewrites all of them.
+//! Follows git's `Documentation/technical/reftable.txt`. Reads only ref blocks. Reflog blocks are compressed, and
+//! every compaction rewrites all of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,12 +11,12 @@ use super::state::{OpenDirectory, hash, read_whole};
 use super::{Name, Scan};
 use crate::hex;
 
-/// Maximum size of a table in bytes.
+/// Maximum size of one table, in bytes.
 const MAX_TABLE_BYTES: u64 = 512 << 20;
-/// Maximum number of attempts to read the stack: another git may replace the listed tables meanwhile.
+/// Maximum number of attempts to read the stack: another git process may replace the listed tables during the read.
 const MAX_ATTEMPTS: usize = 10;
 
-/// Reads the refs of the stack in the directory `path`; `None` if there is no stack.
+/// Reads the refs in the stack of tables in the directory `path`; `None` if there is no stack.
 pub(crate) fn stack(common: &OpenDirectory, path: &[u8], scan: &mut Scan<'_>) -> io::Result<Option<Found>> {
     let mut missing = false;
     for _ in 0..MAX_ATTEMPTS {
@@ -51,8 +51,8 @@ fn tables(dir: &OpenDirectory, list: &[u8], scan: &mut Scan<'_>) -> io::Result<O
     Ok(Some((refs, unparsable)))
 }
 
-/// Applies the refs of a table on top of those of older tables; a deleted ref becomes `None`. Returns `None`
-/// if the table is malformed.
+/// Adds the refs of a table to those of older tables, and overrides them; a deleted ref becomes `None`. Returns
+/// `None` if the table is malformed.
 pub(crate) fn refs_in(table: &[u8], refs: &mut BTreeMap<Name, Option<Ref>>) -> Option<()> {
     let version = *table.get(4)?;
     if table.get(..4)? != b"REFT" || !matches!(version, 1 | 2) {

@@ -57,48 +57,49 @@ impl Stat {
         self.kind() == SFlag::S_IFLNK
     }
 
-    /// True if the file's last change was clearly before the time `looked`. File system clocks tick in
-    /// milliseconds, some in seconds: a file that changed just before guard recorded it can change again with
-    /// the same times, so guard must read its content again.
+    /// True if the file's last change was clearly before the time `looked`. Otherwise guard must read the content
+    /// again: file system clocks tick in milliseconds, some in seconds, so a file that changed just before guard
+    /// recorded it can change again and have the same times.
     pub(crate) fn is_settled(&self, looked: i64) -> bool {
         self.changed < looked.saturating_sub(CLOCK_TICK) && self.modified < looked.saturating_sub(CLOCK_TICK)
     }
 
-    /// True if both are equal. Ignores the device number unless `with_device`, because it may change with a
-    /// reboot.
+    /// True if both describe the same state of the same file. Compares the device number only with `with_device`,
+    /// because a reboot may change it.
     pub(crate) fn same(&self, other: &Self, with_device: bool) -> bool {
         let other = if with_device { *other } else { Self { device: self.device, ..*other } };
         *self == other
     }
 }
 
-/// The coarsest relevant file system clock (FAT, some network file systems), in nanoseconds.
+/// The interval of the slowest relevant file system clock (FAT, some network file systems), in nanoseconds.
 const CLOCK_TICK: i64 = 2_000_000_000;
 
-/// What guard recorded of the content of a file.
+/// What guard recorded about the content of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Content {
     /// The SHA-256 of the whole content.
     Hash(String),
-    /// A symbolic link: its target, and the hash of the target's content if that is a file.
+    /// The file is a symbolic link: its target, and the hash of the target's content if the target is a file.
     Link(Name, Option<String>),
-    /// Guard did not read the file (too large, unreadable, or beyond a limit): only `Stat` shows changes.
+    /// Guard did not read the file (too large, unreadable, or beyond a limit): only its `Stat` shows changes.
     Unread,
 }
 
-/// The recorded state of a file.
+/// What a fingerprint records about a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) stat: Stat,
     pub(crate) content: Content,
-    /// The file's resolved path, if a symbolic link is on its path: the agent may be able to write there.
+    /// The file's path with all symbolic links resolved; `None` if there are none on its path. The agent may be
+    /// able to write there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) real: Option<Name>,
 }
 
 impl State {
-    /// True if the file is unchanged. Rewriting it with the same content and mode is not a change.
+    /// True if the file has not changed. Rewriting a file with the same content and mode is not a change.
     pub(crate) fn same(&self, other: &Self, with_device: bool) -> bool {
         match (&self.content, &other.content) {
             (Content::Unread, _) | (_, Content::Unread) => self.stat.same(&other.stat, with_device),
@@ -112,13 +113,13 @@ impl State {
 /// An open directory. Files in it are opened relative to its descriptor.
 pub(crate) struct OpenDirectory(OwnedFd);
 
-/// The name of a directory entry, and whether it is a directory; `None` for links and unknown types.
+/// A directory entry: its name, and whether it is a directory; `None` for links and unknown types.
 pub(crate) struct Entry {
     pub(crate) name: CString,
     pub(crate) is_dir: Option<bool>,
 }
 
-/// Maximum size of a file to hash. Guard compares larger ones by `Stat` alone.
+/// Maximum size of a file to hash, in bytes. Guard compares larger files only by their `Stat`.
 pub(crate) const MAX_HASHED_BYTES: u64 = 1 << 20;
 
 impl OpenDirectory {
@@ -160,7 +161,7 @@ impl OpenDirectory {
         readlinkat(&self.0, name).ok().map(|target| Name::from(target.as_bytes()))
     }
 
-    /// Opens a file for reading, without blocking on a FIFO; `None` if it does not exist, or if it is a
+    /// Opens a file for reading, without blocking on a FIFO; `None` if the file does not exist, or if it is a
     /// symbolic link and `follow` is false.
     pub(crate) fn file(&self, name: &CStr, follow: bool) -> io::Result<Option<(File, Stat)>> {
         let nofollow = if follow { OFlag::empty() } else { OFlag::O_NOFOLLOW };
@@ -170,11 +171,11 @@ impl OpenDirectory {
         Ok(Some((File::from(fd), stat)))
     }
 
-    /// All entries except `.` and `..`, sorted by name.
+    /// All entries of the directory except `.` and `..`, sorted by name.
     ///
-    /// On some file systems, a listing misses a file that is replaced meanwhile. Therefore this lists the
-    /// directory again if it changed during the listing, and returns the names of all listings. Some of them
-    /// may no longer exist.
+    /// On some file systems, a listing misses a file that is replaced during the listing. Therefore guard lists the
+    /// directory again if it changed during a listing, and returns the names from all listings. Files with some of
+    /// these names may no longer exist.
     pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut before = self.stat()?;
         let mut entries = self.entries_up_to(MAX_ENTRIES)?;
@@ -232,7 +233,7 @@ impl AsFd for OpenDirectory {
 
 /// Maximum number of times to list a directory again because it changed.
 const MAX_RELISTINGS: usize = 4;
-/// Maximum number of entries of one directory in memory.
+/// Maximum number of entries of one directory to read.
 const MAX_ENTRIES: usize = 2_000_000;
 
 /// Turns errors that mean "does not exist, or has another type by now" into `None`: other processes may
@@ -255,7 +256,7 @@ pub(crate) fn read_whole(file: &mut File, expected: u64, max: u64) -> io::Result
     Ok((bytes.len() as u64 <= max).then_some(bytes))
 }
 
-/// The SHA-256 in hexadecimal.
+/// The SHA-256 of the bytes, in hexadecimal.
 pub(crate) fn hash(bytes: &[u8]) -> String {
     crate::hex::encode(Sha256::digest(bytes))
 }

@@ -14,24 +14,24 @@ use crate::workspace::git::jail::{Bounds, Jail};
 use crate::workspace::run::run_record;
 use crate::workspace::{WorkspaceError, at};
 
-/// The result of a merge. No ref has moved.
+/// The result of merging a commit into the task's branch. No ref has moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Merged {
-    /// The branch already contains the other commit.
+    /// The branch already contains the commit that was to be merged.
     UpToDate,
-    /// The merge has no conflicts; the id of the merged tree.
+    /// The merge has no conflicts; this is the id of the merged tree.
     Clean(String),
-    /// The paths of the files with conflicts, and an excerpt of them with conflict markers.
+    /// The merge has conflicts: the paths of the files with conflicts, and an excerpt with conflict markers.
     Conflict(Vec<String>, String),
 }
 
-/// The result of comparing a merge with git's automatic merge. Paths that are not UTF-8 have the form
-/// `hex:…`.
+/// The result of comparing a merge that an agent made with git's automatic merge. Paths that are not UTF-8 have the
+/// form `hex:…`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Files in which the merge lost changes of the other side.
+    /// Files in which the agent's merge lost changes of the merged commit.
     pub lost: Vec<String>,
-    /// Files that have conflicts in git's automatic merge.
+    /// Files that have conflicts in git's automatic merge, which guard does not check.
     pub conflicts: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ struct AutomaticMerge {
 }
 
 impl TaskTree {
-    /// Merges the commit `theirs` into the branch's commit `ours`. git stores the resulting objects in the
+    /// Merges the commit `theirs` into `ours`, the commit of the branch. git stores the resulting objects in the
     /// repository, but no ref points to them.
     pub fn merge(&self, ours: &str, theirs: &str) -> Result<Merged, WorkspaceError> {
         if self.contains(ours, theirs)? {
@@ -57,9 +57,9 @@ impl TaskTree {
         Ok(Merged::Conflict(files, excerpt))
     }
 
-    /// Compares a merge with the one that git makes automatically. Where git takes the other side's file
-    /// unchanged, the merge must too. Where git combines both sides, the merge must not equal our old
-    /// version. Does not check files with conflicts.
+    /// Compares the commit `merged`, a merge that an agent made, with the merge that git makes automatically. Where
+    /// git takes the file from `theirs` unchanged, the agent's merge must do so too. Where git combines both sides,
+    /// the agent's merge must not equal the version in `ours`. Does not check files with conflicts.
     pub fn compare_merge(&self, ours: &str, theirs: &str, merged: &str) -> Result<Compared, WorkspaceError> {
         if self.contains(ours, theirs)? {
             return Ok(Compared::default());
@@ -78,7 +78,7 @@ impl TaskTree {
         })
     }
 
-    /// The first of these files of a commit that has a line starting with a conflict marker.
+    /// The first of the given files in a commit that has a line starting with a conflict marker.
     pub fn file_with_conflict_marker(
         &self,
         commit: &str,
@@ -159,7 +159,7 @@ impl TaskTree {
     }
 }
 
-/// The text form of a path: `hex:…` if it is not UTF-8.
+/// A path as text: `hex:…` if the path is not UTF-8.
 fn path_text(path: &[u8]) -> String {
     run_record::path::text(Path::new(OsStr::from_bytes(path)))
 }

@@ -27,11 +27,11 @@ use super::run::spec::{branch_taken, create_root, derive_names, missing_objects,
 use super::{WorkspaceError, at};
 use crate::sys::remove_tree::remove_tree;
 
-/// How long to wait for the processes of a killed run to end.
+/// How long guard waits for the processes of a killed run to end.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Makes git-lfs check out pointer files. Otherwise it would download the objects that an agent's commit
-/// names, from the server in the agent's `.lfsconfig`, with the user's credentials.
+/// The environment variable that makes git-lfs check out pointer files. Without it, git-lfs would download the
+/// objects that an agent's commit names, from the server in the agent's `.lfsconfig`, with the user's credentials.
 pub(crate) const SKIP_SMUDGE: (&str, &str) = ("GIT_LFS_SKIP_SMUDGE", "1");
 
 /// A task's worktree and branch.
@@ -39,16 +39,16 @@ pub(crate) const SKIP_SMUDGE: (&str, &str) = ("GIT_LFS_SKIP_SMUDGE", "1");
 pub struct TaskTree {
     /// The text that identifies the task in reflogs.
     pub mark: String,
-    /// The common directory that all working trees share.
+    /// The common directory of the user's repository, which all of its working trees share.
     #[serde(with = "run_record::path")]
     pub common_dir: PathBuf,
-    /// `sha1` or `sha256`.
+    /// The hash function of object ids: `sha1` or `sha256`.
     pub object_format: String,
-    /// The full ref name of the branch.
+    /// The full ref name of the task's branch.
     pub branch: String,
     /// The commit that the branch started from.
     pub base: String,
-    /// The path of the working tree.
+    /// The path of the task's worktree.
     #[serde(with = "run_record::path")]
     pub worktree: PathBuf,
     /// A directory for guard's temporary files.
@@ -56,11 +56,11 @@ pub struct TaskTree {
     pub scratch: PathBuf,
 }
 
-/// The inputs of a commit that guard makes. Guard records them before it commits, so that a repetition gives
-/// the same commit id.
+/// The inputs for a commit that guard makes. Guard records them before it commits, so that it gets the same commit
+/// id if it must repeat the commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepCommit {
-    /// The first parent: the commit of the branch before.
+    /// The first parent: the commit that the branch was at before.
     pub parent: String,
     /// The second parent, if the commit is a merge.
     #[serde(default)]
@@ -72,7 +72,7 @@ pub struct StepCommit {
     pub message: String,
     /// The name and email of the author and committer.
     pub who: (String, String),
-    /// The date in git's format: `1700000000 +0000`.
+    /// The date of the commit in git's format: `1700000000 +0000`.
     pub date: String,
 }
 
@@ -88,7 +88,8 @@ pub(crate) fn line(output: &[u8]) -> String {
 }
 
 impl TaskTree {
-    /// Chooses and checks the branch and the worktree that [`Self::create`] will create.
+    /// Chooses the names of the branch and the worktree that [`Self::create`] will create, and checks that they can
+    /// be used.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -117,9 +118,9 @@ impl TaskTree {
         })
     }
 
-    /// Creates the branch and the worktree, or whichever is missing. Fails if the branch exists and does not
-    /// belong to this task: `is_known` means that the journal says it does, otherwise its reflog must name
-    /// the task.
+    /// Creates the branch and the worktree, unless they exist already. Fails if the branch exists but does not
+    /// belong to this task. With `is_known`, the task's journal says that the branch belongs to it; otherwise the
+    /// branch's reflog must name the task.
     pub fn create(&self, repository: &Repository, is_known: bool) -> Result<(), WorkspaceError> {
         if self.admin_dir().is_ok() && self.worktree.is_dir() && self.tip()?.is_some() {
             return Ok(());
@@ -152,19 +153,19 @@ impl TaskTree {
         Ok(())
     }
 
-    /// True if the branch was created for this task, according to its reflog.
+    /// True if the branch was created for this task, according to the branch's reflog.
     fn is_ours(&self, repository: &Repository) -> Result<bool, WorkspaceError> {
         let said = repository.git("reflog")?.args(["show", "--format=%gs", &self.branch, "--"]).run()?;
         Ok(said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next() == Some(self.mark.as_bytes()))
     }
 
-    /// The branch without `refs/heads/`.
+    /// The name of the task's branch without `refs/heads/`.
     pub fn short_branch(&self) -> &str {
         self.branch.strip_prefix("refs/heads/").unwrap_or(&self.branch)
     }
 
-    /// The worktree's git directory: the one below `worktrees/` that names the worktree's path and has an
-    /// index. Does not read the worktree's `.git` file, because an agent can write it.
+    /// Finds the worktree's git directory: the one below `worktrees/` of the repository that names the worktree's
+    /// path and has an index. Does not read the worktree's `.git` file, because an agent can write that file.
     fn admin_dir(&self) -> Result<PathBuf, WorkspaceError> {
         let wanted = self.worktree.join(".git");
         let leads_here = |dir: &PathBuf| {
@@ -228,7 +229,7 @@ impl TaskTree {
         Ok(to)
     }
 
-    /// The commit of the branch; `None` if the branch does not exist.
+    /// The commit of the task's branch; `None` if the branch does not exist.
     pub fn tip(&self) -> Result<Option<String>, WorkspaceError> {
         self.commit_named(&self.branch)
     }
@@ -242,13 +243,13 @@ impl TaskTree {
         Ok((answer.status.success() && is_id(&id, &self.object_format)).then_some(id))
     }
 
-    /// True if `ancestor` is an ancestor of `descendant`, or the same commit.
+    /// True if `ancestor` is an ancestor of `descendant`, or if both are the same commit.
     pub fn contains(&self, descendant: &str, ancestor: &str) -> Result<bool, WorkspaceError> {
         let answer = self.git("merge-base")?.args(["--is-ancestor", ancestor, descendant]).output()?;
         Ok(answer.status.success())
     }
 
-    /// The user's name and email from the git configuration, with defaults for what is missing.
+    /// The user's name and email from the git configuration, with a default for each that is not configured.
     pub fn identity(repository: &Repository) -> Result<(String, String), WorkspaceError> {
         let ask = |key: &str| -> Result<Option<String>, WorkspaceError> {
             let answer = repository.git("config")?.args(["--get", key]).output()?;
@@ -258,7 +259,7 @@ impl TaskTree {
         Ok((name, ask("user.email")?.unwrap_or_else(|| "guard@localhost".to_string())))
     }
 
-    /// The current user's name and email: the name from git, otherwise the login name.
+    /// The current user's name and email: the name from the git configuration, or else the login name.
     pub fn current_user(repository: &Repository) -> Result<(String, String), WorkspaceError> {
         let (name, address) = Self::identity(repository)?;
         let login = || std::env::var("USER").ok().filter(|login| !login.is_empty());
@@ -279,7 +280,7 @@ impl TaskTree {
         }
     }
 
-    /// The paths of a commit's regular files, without those that are not UTF-8.
+    /// The paths of all regular files in a commit, except paths that are not UTF-8.
     pub fn files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["-r", "-z", "--end-of-options", commit]).run()?;
         let path = |entry: &[u8]| {
@@ -290,7 +291,7 @@ impl TaskTree {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
-    /// The names of the top-level files and directories of a commit, without those that are not UTF-8.
+    /// The names of the top-level files and directories in a commit, except names that are not UTF-8.
     pub fn top_files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["--name-only", "-z", "--end-of-options", commit]).run()?;
         let names = output.split(|byte| *byte == 0).filter(|name| !name.is_empty());
@@ -304,7 +305,7 @@ impl TaskTree {
         Ok(!output.is_empty())
     }
 
-    /// The first of these paths that exists in a commit but is not a directory.
+    /// The first of the given paths that exists in a commit but is not a directory.
     pub fn first_non_directory(
         &self,
         commit: &str,
@@ -321,8 +322,8 @@ impl TaskTree {
         Ok(others.find(|name| paths.contains(name)))
     }
 
-    /// Commits changes of files (path and new content; `None` deletes the file) and moves the branch to the
-    /// commit. Returns the commit's id. Idempotent.
+    /// Commits changes of files, and moves the branch to the new commit. Each change is a path and the new content,
+    /// or `None` to delete the file. Returns the commit's id. Idempotent.
     pub fn commit(
         &self,
         commit: &StepCommit,
@@ -346,7 +347,7 @@ impl TaskTree {
         Ok(id)
     }
 
-    /// Stores the contents of files in the repository. Returns the input for `update-index --index-info`.
+    /// Stores the new contents of files in the repository. Returns the input for `update-index --index-info`.
     fn store_contents(&self, changes: &[(String, Option<Vec<u8>>)]) -> Result<Vec<u8>, WorkspaceError> {
         let mut lines = Vec::new();
         let zero = "0".repeat(if self.object_format == "sha256" { 64 } else { 40 });
@@ -384,7 +385,7 @@ impl TaskTree {
         Ok(id)
     }
 
-    /// Moves the branch from the commit `from` to the commit `to`, unless it is already there.
+    /// Moves the branch from the commit `from` to the commit `to`. Does nothing if the branch is already at `to`.
     pub fn move_branch(&self, to: &str, from: &str) -> Result<(), WorkspaceError> {
         if self.tip()?.as_deref() == Some(to) {
             return Ok(());
@@ -403,7 +404,7 @@ impl TaskTree {
         Ok(moved.map(drop)?)
     }
 
-    /// Adds entries to the worktree's index. Does not touch the files.
+    /// Adds entries to the worktree's index. Does not touch the files in the worktree.
     fn update_worktree_index(&self, entries: &[u8]) -> Result<(), WorkspaceError> {
         if entries.is_empty() {
             return Ok(());
@@ -414,13 +415,13 @@ impl TaskTree {
         Ok(git.args(["-z", "--index-info"]).input(entries.to_vec()).run().map(drop)?)
     }
 
-    /// Removes an index lock that a killed guard left. This process holds the task's lock, so no other guard
+    /// Removes an index lock that a killed guard left behind. This process holds the task's lock, so no other guard
     /// process uses the index.
     fn remove_index_lock(&self, admin_dir: &Path) {
         let _ = fs::remove_file(admin_dir.join("index.lock"));
     }
 
-    /// The paths with changes that are neither committed nor ignored.
+    /// The paths in the worktree with changes that are neither committed nor ignored.
     pub fn uncommitted(&self) -> Result<Vec<String>, WorkspaceError> {
         let index = self.index_copy()?;
         let output = self
@@ -431,7 +432,7 @@ impl TaskTree {
         Ok(paths.map(|line| String::from_utf8_lossy(&line[3..]).into_owned()).collect())
     }
 
-    /// True if git ignores a file or directory below `dir`. [`Self::uncommitted`] does not list such files.
+    /// True if there is an ignored file or directory below `dir`. [`Self::uncommitted`] does not list such files.
     pub fn has_ignored_files(&self, dir: &str) -> Result<bool, WorkspaceError> {
         let index = self.index_copy()?;
         let below = format!(":(top,literal){dir}");
@@ -439,15 +440,15 @@ impl TaskTree {
         Ok(!self.tree_git("ls-files", &index, false)?.args(shape).run()?.is_empty())
     }
 
-    /// Deletes a directory of the working tree with all of its contents. [`Self::check_out`] restores
-    /// committed files.
+    /// Deletes a directory of the worktree with all of its contents. [`Self::check_out`] restores the committed
+    /// files in it.
     pub fn delete_dir(&self, dir: &str) -> Result<(), WorkspaceError> {
         let place = self.worktree.join(dir);
         at("remove", &place, remove_tree(&place))
     }
 
-    /// Removes the worktree, and also the branch if `base` contains all of its commits. The caller must save
-    /// uncommitted work first. Returns true if the branch no longer exists.
+    /// Removes the worktree. Also removes the branch if `base` contains all of its commits. The caller must save
+    /// uncommitted work before. Returns true if the branch no longer exists.
     pub fn remove(&self, base: &str) -> Result<bool, WorkspaceError> {
         let admin_dir = self.admin_dir().ok();
         if let Some(admin_dir) = admin_dir {
@@ -467,8 +468,8 @@ impl TaskTree {
         Ok(is_merged)
     }
 
-    /// Commits the contents of the working tree on top of the branch, and saves the commit as
-    /// `refs/guard/NAME`. Returns the ref's full name.
+    /// Commits the contents of the worktree on top of the branch, without moving the branch, and saves the commit
+    /// as `refs/guard/NAME`. Returns the ref's full name.
     pub fn save(&self, name: &str) -> Result<String, WorkspaceError> {
         let kept = format!("refs/guard/{name}");
         let tip = self.tip()?.unwrap_or_else(|| self.base.clone());
@@ -484,8 +485,8 @@ impl TaskTree {
         Ok(kept)
     }
 
-    /// Resets the working tree and its index to the branch, and deletes untracked files. The caller must save
-    /// uncommitted work first. The user's filters run, as in every checkout.
+    /// Resets the worktree and its index to the branch, and deletes untracked files. The caller must save
+    /// uncommitted work before. The user's filters run, as in every checkout.
     pub fn check_out(&self, repository: &Repository) -> Result<(), WorkspaceError> {
         let admin_dir = self.admin_dir()?;
         self.remove_index_lock(&admin_dir);
@@ -510,8 +511,8 @@ impl TaskTree {
         Ok(())
     }
 
-    /// The diff of the branch since it forked from `from`, and whether it is complete. If it is larger than
-    /// `max` bytes, guard truncates it and puts a summary of the changed files first.
+    /// The diff of the branch since it forked from `from`, and true if the diff is complete. If it is larger than
+    /// `max` bytes, guard truncates it and puts a summary of the changed files before it.
     pub fn diff(&self, from: &str, max: usize) -> Result<(String, bool), WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let call = |shape: &str| -> Result<Git, WorkspaceError> {
@@ -559,7 +560,7 @@ impl TaskTree {
             .run()?)
     }
 
-    /// The short ids and subjects of the branch's commits since another commit, oldest first.
+    /// The short ids and subjects of the branch's commits since the commit `since`, oldest first.
     pub fn subjects(&self, since: &str) -> Result<Vec<String>, WorkspaceError> {
         let range = format!("{since}..{}", self.branch);
         let output =
@@ -570,8 +571,8 @@ impl TaskTree {
         Ok(String::from_utf8_lossy(&output).lines().take(500).map(plain).collect())
     }
 
-    /// Finishes the workspaces of killed runs in this worktree, so that its `.git` file names the user's
-    /// repository again. Commits that guard has not received stay in the run's directory.
+    /// Disposes of the workspaces of killed runs in this worktree, so that the worktree's `.git` file names the
+    /// user's repository again. Commits that guard has not received stay in the run's directory.
     pub fn dispose_killed_runs(&self, runs: &Path) -> Result<(), WorkspaceError> {
         let deadline = Instant::now() + WAIT_TIMEOUT;
         for entry in list(runs)? {

@@ -13,8 +13,8 @@ use crate::workspace::git::gitfile::read_small;
 use crate::workspace::git::repository::Repository;
 use crate::workspace::run::hooks;
 
-/// The directories of a git directory that git or guard reads or writes, and the depth to check. Nothing
-/// reads deeper entries.
+/// The directories in a git directory that git or guard reads or writes, and the depth to which guard checks each.
+/// Neither git nor guard reads deeper entries.
 const PARTS: &[(&str, usize)] = &[
     ("", 0),
     ("hooks", MAX_DEPTH),
@@ -26,16 +26,16 @@ const PARTS: &[(&str, usize)] = &[
     ("reftable", 0),
     ("worktrees", MAX_DEPTH),
 ];
-/// Maximum depth of directories. Real ref names are not deeper.
+/// Maximum depth of directories to check. Real ref names are not deeper.
 const MAX_DEPTH: usize = 64;
 /// Maximum number of directory entries to check. Real repositories have fewer.
 const MAX_ENTRIES: usize = 2_000_000;
-/// Maximum number of doubts to collect per kind.
+/// Maximum number of doubts of each kind to collect.
 const MAX_DOUBTS: usize = 20;
 
-/// Checks that the working tree and its git directory name each other, as `git init`, `git worktree add` and
-/// submodules create them. An agent that writes a `.git` file for another repository cannot write the other
-/// side.
+/// Checks that the working tree and its git directory name each other, as they do after `git init`, `git worktree
+/// add` and in submodules. An agent can write a `.git` file that names another repository, but it cannot make that
+/// repository name the agent's working tree.
 pub(crate) fn check_pointer(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Repository { git_dir, common_dir, toplevel, .. } = repository;
     let is_one_of =
@@ -74,14 +74,14 @@ pub(crate) fn check_pointer(repository: &Repository, settings: &Settings, doubts
     }
 }
 
-/// The path named by a one-line file, relative to `from`.
+/// Reads a path from a file with one line. Removes `prefix` from the line; a relative path starts at `from`.
 fn read_path_line(file: &Path, prefix: &[u8], from: &Path) -> Option<PathBuf> {
     let text = read_small(file, 8192).ok()?;
     Some(from.join(OsStr::from_bytes(text.strip_prefix(prefix)?.trim_ascii_end())))
 }
 
-/// Checks the files of the repository. Symbolic links and alternates may point to objects, refs or files
-/// outside the repository, and FIFOs block every reader.
+/// Checks the types of the repository's files. Symbolic links and alternates may lead to objects, refs or files
+/// outside the repository, and FIFOs block every process that reads them.
 pub(crate) fn check_parts(repository: &Repository, doubts: &mut Vec<String>) {
     let mut left = MAX_ENTRIES;
     for (name, depth) in PARTS {
@@ -101,8 +101,8 @@ pub(crate) fn check_parts(repository: &Repository, doubts: &mut Vec<String>) {
     }
 }
 
-/// Checks a hooks directory inside the repository, because guard copies it and follows its symbolic links. A
-/// hooks directory outside the repository belongs to the user, and its links are fine.
+/// Checks the hooks directory if it is inside the repository, because guard copies it and follows its symbolic
+/// links. A hooks directory outside the repository belongs to the user, and its links are trusted.
 pub(crate) fn check_hooks(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let Some(dir) = hooks::source(repository, settings) else { return };
     if is_inside_repository(&dir, repository) && !is_same_file(&dir, &repository.common_dir.join("hooks")) {

@@ -20,8 +20,8 @@ use crate::terminal_text;
 /// Maximum number of doubts in an error message.
 const MAX_REPORTED: usize = 5;
 
-/// Fails if the repository's settings or layout need the user's trust, and the user has not given it. Runs
-/// nothing from the repository, and creates nothing.
+/// Fails if the repository's settings or layout need the user's trust, and the user has not given
+/// `--trust-repository`. Runs nothing from the repository, and creates nothing.
 pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), WorkspaceError> {
     if repository.trusted {
         return Ok(());
@@ -43,7 +43,7 @@ pub(crate) fn check(repository: &Repository, settings: &Settings) -> Result<(), 
 }
 
 /// Fails if the repository's settings choose programs that a push starts, or servers that receive the user's
-/// credentials, and the user has not trusted the repository.
+/// credentials, unless the user trusts the repository.
 pub(crate) fn check_push(repository: &Repository, settings: &Settings) -> Result<(), WorkspaceError> {
     let mut doubts = Vec::new();
     settings::check_push(settings, &mut doubts);

@@ -1,4 +1,4 @@
-//! Finds settings in a repository's own configuration that name programs, or files outside the repository.
+//! Finds settings in a repository's own configuration that name programs, or that name files outside the repository.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::workspace::git::config::{Setting, Settings};
 use crate::workspace::git::repository::Repository;
 use crate::workspace::run::quarantine::resolve_setting_path;
 
-/// Adds a doubt for every setting of the repository that names a program, or a file outside the repository.
+/// Adds a doubt for every setting of the repository that names a program or a file outside the repository.
 pub(crate) fn check_all(repository: &Repository, settings: &Settings, doubts: &mut Vec<String>) {
     let filtered = settings.has_global_filters();
     for setting in settings.repository_settings() {
@@ -19,8 +19,8 @@ pub(crate) fn check_all(repository: &Repository, settings: &Settings, doubts: &m
     }
 }
 
-/// Adds a doubt for every setting of the repository that chooses programs for a push, or servers that receive
-/// the user's credentials. Names only the keys, because the values may be credentials.
+/// Adds a doubt for every setting of the repository that chooses programs for a push, or servers that receive the
+/// user's credentials. A doubt contains only the setting's key, because the value may be a credential.
 pub(crate) fn check_push(settings: &Settings, doubts: &mut Vec<String>) {
     let own = settings.repository_settings().filter(|setting| is_doubtful_for_push(setting));
     let own = own.filter(|setting| !settings.is_also_global(setting));

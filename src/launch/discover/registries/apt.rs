@@ -1,4 +1,5 @@
-//! Finds apt's hosts in the machine's lists of sources, in both formats.
+//! Finds the hosts from which apt fetches packages, in the machine's lists of sources. Reads both formats: lines and
+//! stanzas.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +27,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Reads lines of the form `deb [options] URL suite component…`.
+/// Reads a list of sources in the one-line format, `deb [options] URL suite component…`.
 fn read_lines(search: &mut Search<'_>, text: &str, file: &Path) {
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
         let Some((kind, rest)) = line.split_once(char::is_whitespace) else { continue };
@@ -40,7 +41,8 @@ fn read_lines(search: &mut Search<'_>, text: &str, file: &Path) {
     }
 }
 
-/// Reads stanzas of `Key: value` with indented continuation lines, separated by empty lines.
+/// Reads a list of sources in the stanza format: `Key: value` with indented continuation lines. Empty lines separate
+/// the stanzas.
 fn read_stanzas(search: &mut Search<'_>, text: &str, file: &Path) {
     let (mut addresses, mut is_enabled, mut is_address) = (Vec::new(), true, false);
     // An extra empty line ends the last stanza.

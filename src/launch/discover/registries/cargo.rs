@@ -1,5 +1,5 @@
-//! Finds Cargo's registries: those in its settings, and unless they replace crates.io, the indexes that it has fetched
-//! earlier or else its default.
+//! Finds Cargo's registries: those in its settings and, unless the settings replace crates.io, the indexes that Cargo
+//! has fetched before. If it has fetched none, finds its default registry.
 
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Adds the default registry of a Cargo that has fetched nothing yet, by the host that it requests.
+/// Adds the default registry of a Cargo that has fetched nothing yet: runs Cargo and reads the host that it requests.
 fn add_default_registry(search: &mut Search<'_>) {
     // The cheapest command that reads the index, with empty settings and an empty cache.
     let proxied = |proxy: &str, directory: &Path| {
@@ -80,7 +80,7 @@ fn add_default_registry(search: &mut Search<'_>) {
     }
 }
 
-/// Adds the URLs in Cargo's settings. Returns whether the settings replace the default registry.
+/// Adds the URLs in Cargo's settings to `addresses`. Returns whether the settings replace the default registry.
 fn read_settings(settings: &toml::Table, file: &Path, addresses: &mut Vec<(String, String)>) -> bool {
     let tables = |name: &str| settings.get(name).and_then(toml::Value::as_table).into_iter().flatten();
     let mut add = |entry: Option<&toml::Value>| {
@@ -104,7 +104,7 @@ fn read_settings(settings: &toml::Table, file: &Path, addresses: &mut Vec<(Strin
     is_replaced
 }
 
-/// Adds the indexes that Cargo has fetched earlier, with whatever settings.
+/// Adds the hosts of the indexes that Cargo has fetched before, whatever its settings were then.
 fn add_fetched_indexes(search: &mut Search<'_>, indexes: &[Index]) {
     for index in indexes {
         // Older Cargos fetch their index as a git repository from a host such as github.com, which serves much more.
@@ -118,8 +118,8 @@ fn add_fetched_indexes(search: &mut Search<'_>, indexes: &[Index]) {
     }
 }
 
-/// Adds the host from which Cargo downloads the crates of an index: the one that the index names, or else `static.NAME`
-/// for an index on `index.NAME`.
+/// Adds the host from which Cargo downloads the crates of an index. That is the host in the index's own settings or, if
+/// there is none, `static.NAME` for an index on `index.NAME`.
 fn add_download_host(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
     let mut is_known = false;
     for index in indexes.iter().filter(|index| index.host == host.name) {
@@ -128,7 +128,7 @@ fn add_download_host(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
         let settings: Option<serde_json::Value> = serde_json::from_str(&text).ok();
         match settings.as_ref().and_then(|settings| settings["dl"].as_str()) {
             Some(address) => is_known |= search.add_url(address, &file.display().to_string()).is_some(),
-            None => search.note(&format!("{} does not say from where to download crates", file.display())),
+            None => search.note(&format!("{} does not say where to download crates from", file.display())),
         }
     }
     if !is_known && let Some(rest) = host.name.strip_prefix("index.") {
@@ -136,7 +136,7 @@ fn add_download_host(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
     }
 }
 
-/// The indexes below a Cargo home, sorted by name.
+/// The indexes in the cache of a Cargo home, sorted by name.
 fn indexes(home: &Path) -> Vec<Index> {
     let Ok(entries) = std::fs::read_dir(home.join("registry/index")) else { return Vec::new() };
     let index = |entry: std::fs::DirEntry| {

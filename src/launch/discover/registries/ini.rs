@@ -1,12 +1,12 @@
 //! Parses settings of the form `key = value`, as in the settings files of npm and pip.
 
-/// One setting.
+/// One `key = value` line, with the section that contains it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
-    /// The section in lower case; empty before the first section.
+    /// The section's name in lower case; empty before the first section.
     pub(crate) section: String,
     pub(crate) key: String,
-    /// The value. Indented continuation lines follow after line feeds.
+    /// The setting's value. Indented continuation lines are appended, each after a line feed.
     pub(crate) value: String,
 }
 

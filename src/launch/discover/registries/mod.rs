@@ -1,8 +1,8 @@
 //! Finds the hosts from which the user's package tools fetch packages.
 //!
-//! So a policy can allow "what cargo needs" without naming hosts: users have different mirrors, and the tools know
-//! them. This module reads the tools' settings. If a tool has none, guard runs it to learn its default: the tool prints
-//! it, or guard poses as the tool's proxy and reads the host that the tool requests.
+//! With these hosts, a policy can allow "what cargo needs" without naming hosts: users have different mirrors, and the
+//! tools know them. This module reads the tools' settings. If a tool has none, guard runs the tool to learn its
+//! default: the tool prints it, or guard poses as the tool's proxy and reads the host that the tool requests.
 //!
 //! It takes a home and an environment, and returns entries for `[network] allow` and notes. It must never read settings
 //! in the working directory, which an agent may have written. A file that cannot be read causes a note, never an error.
@@ -63,14 +63,14 @@ pub struct Registries {
     pub notes: Vec<String>,
 }
 
-/// Finds the hosts of a tool. May run the tool to learn its default, which guard then saves in the user's cache
-/// directory.
+/// Finds the hosts from which a tool fetches packages. May run the tool to learn its default host, which guard then
+/// saves in the user's cache directory.
 pub fn find_registries(tool: Tool, home: Option<&Path>, environment: &[(OsString, OsString)]) -> Registries {
     let directory = std::env::current_dir().ok();
     find_registries_with(tool, home, environment, Path::new("/etc"), directory.as_deref())
 }
 
-/// Like [`find_registries`], with another directory for the machine's settings and another working directory. For
+/// Like [`find_registries`], with a given directory for the machine's settings and a given working directory. For
 /// tests.
 pub fn find_registries_with(
     tool: Tool,
@@ -97,8 +97,8 @@ pub fn find_registries_with(
     search.found
 }
 
-/// The real path of the git worktree that contains a directory, or of the directory itself. `None` if both contain the
-/// user's home.
+/// The real path of the git worktree that contains a directory. If there is none, or if the worktree contains the
+/// user's home, the real path of the directory itself. `None` if that contains the home as well.
 fn worktree_of(directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let directory = directory.canonicalize().ok()?;
     let tree = directory.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&directory);
@@ -107,7 +107,7 @@ fn worktree_of(directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
     [tree, &directory].into_iter().find(|tree| !contains_home(tree)).map(Path::to_path_buf)
 }
 
-/// A search for one tool's hosts.
+/// The search for the hosts of one tool.
 struct Search<'a> {
     tool: Tool,
     home: Option<&'a Path>,
@@ -119,29 +119,30 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The value of a variable, unless it is empty.
+    /// The value of an environment variable, unless it is empty.
     fn variable(&self, name: &str) -> Option<&OsStr> {
         let named = self.environment.iter().rev().find(|(key, _)| key == name);
         named.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
-    /// The value of a variable, if it is an absolute path.
+    /// The value of an environment variable, if it is an absolute path.
     fn directory(&self, name: &str) -> Option<PathBuf> {
         self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// A directory that a variable names, or else the default below the home.
+    /// The directory that an environment variable names or, if it is not set, the default directory below the home.
     fn base(&self, variable: &str, default: &str) -> Option<PathBuf> {
         self.directory(variable).or_else(|| Some(self.home?.join(default)))
     }
 
-    /// Whether an agent may have written this path.
+    /// Whether an agent may have written this path: whether it is in the worktree.
     fn is_agent_writable(&self, path: &Path) -> bool {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         self.worktree.as_ref().is_some_and(|worktree| real.starts_with(worktree))
     }
 
-    /// The text of a settings file. `None` if it does not exist, or, with a note, if guard may not or cannot read it.
+    /// The text of a settings file. `None` if the file does not exist. Adds a note and returns `None` if guard may not
+    /// or cannot read the file.
     fn text(&mut self, path: &Path) -> Option<String> {
         if self.is_agent_writable(path) {
             if path.exists() {
@@ -169,7 +170,7 @@ impl Search<'_> {
         }
     }
 
-    /// Adds the host of a URL and returns it. `from` names the file or variable with the URL, for a note.
+    /// Adds the host of a URL and returns it. `from` names the file or variable that contains the URL, for a note.
     fn add_url(&mut self, address: &str, from: &str) -> Option<url::Host> {
         match url::parse(address) {
             url::Target::Host(host) => {

@@ -1,5 +1,5 @@
-//! Finds npm's registries: `registry` and `@scope:registry` in variables and npmrc files, or else the default that npm
-//! prints.
+//! Finds npm's registries: `registry` and `@scope:registry` in environment variables and npmrc files or, if there are
+//! none, the default that npm prints.
 
 use std::path::{Path, PathBuf};
 
@@ -35,12 +35,14 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// The name of the setting that a variable sets. npm ignores case.
+/// The npm setting that an environment variable sets, such as `registry` for `NPM_CONFIG_REGISTRY`. npm ignores case
+/// here.
 fn setting(variable: &str) -> Option<String> {
     variable.to_ascii_lowercase().strip_prefix("npm_config_").map(str::to_string)
 }
 
-/// The possible npmrc files, the one with the highest precedence first. Files of projects are never read.
+/// The paths of the npmrc files that npm may read, in order of precedence, highest first. guard never reads those of
+/// projects.
 fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     let mut named = [None, None, None];
     for (key, value) in search.environment {
@@ -63,7 +65,7 @@ fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     [user, global, Some(search.etc.join("npmrc"))].into_iter().flatten().collect()
 }
 
-/// The prefix in the user's npmrc.
+/// The value of the setting `prefix` in the user's npmrc, which contains the path of npm's installation prefix.
 fn npmrc_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
     let text = search.text(user)?;
     let setting = ini::parse(&text).into_iter().find(|setting| setting.key == "prefix")?;
@@ -72,7 +74,7 @@ fn npmrc_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
     path.or_else(|| Some(PathBuf::from(value))).filter(|path| path.is_absolute())
 }
 
-/// Expands `${VARIABLE}` and `${VARIABLE?}`.
+/// Expands `${VARIABLE}` and `${VARIABLE?}` in the value of a setting.
 fn expanded(search: &Search<'_>, value: &str) -> String {
     let mut result = String::new();
     let mut rest = value;

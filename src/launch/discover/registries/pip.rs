@@ -1,4 +1,4 @@
-//! Finds pip's index URLs in variables and pip.conf files, or else the default of pip.
+//! Finds pip's index URLs in environment variables and pip.conf files or, if there are none, pip's default.
 
 use std::path::PathBuf;
 
@@ -71,7 +71,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// The possible pip.conf files, the one with the highest precedence first.
+/// The paths of the pip.conf files that pip may read, in order of precedence, highest first.
 fn files(search: &Search<'_>) -> Vec<PathBuf> {
     let named = search.variable("PIP_CONFIG_FILE").map(PathBuf::from);
     if named.as_deref() == Some("/dev/null".as_ref()) {

@@ -23,7 +23,7 @@ use crate::sys::process::wait_until;
 use crate::sys::programs::ProgramSearch;
 use crate::transcript::base64;
 
-/// How long a tool may take. npm takes half a second, and more on a busy machine.
+/// How long a package tool may take to answer. npm takes half a second, and more on a busy machine.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often guard checks whether a program that has requested nothing still runs.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -64,8 +64,8 @@ pub(crate) fn first_requested_host(
     })
 }
 
-/// The cached answer of the first of these programs that is installed, if the program has not changed since. Otherwise
-/// calls `query` and caches its result.
+/// The cached answer of the first of these programs that is installed, if the program has not changed since the answer
+/// was cached. Otherwise calls `query` and caches its result.
 fn cached(
     search: &Search<'_>,
     programs: &[&str],
@@ -97,7 +97,7 @@ fn cached(
     Some(answer)
 }
 
-/// The program that the user's PATH finds. Skips files that an agent may have written.
+/// The path of a program in the user's PATH. Skips files that an agent may have written.
 fn installed(search: &Search<'_>, name: &str) -> Option<PathBuf> {
     let is_wanted = |file: &Path| {
         let is_listed = std::env::split_paths(search.variable("PATH").unwrap_or_default())
@@ -112,8 +112,8 @@ fn programs(search: &Search<'_>) -> ProgramSearch {
     ProgramSearch::new(search.variable("PATH").unwrap_or_default(), search.home)
 }
 
-/// The user's environment, without variables and PATH entries that could make the tool load files of an agent or use
-/// another proxy.
+/// The environment for the package tool: the user's, without variables and PATH entries that could make the tool load
+/// files of an agent or use another proxy.
 fn environment(search: &Search<'_>) -> Vec<(OsString, OsString)> {
     let is_unsafe = |name: &OsStr| {
         let name = name.as_bytes();
@@ -192,7 +192,7 @@ fn await_request(listener: &TcpListener, password: &str, child: &mut Child) -> O
     }
 }
 
-/// The host of a CONNECT request with this `Proxy-Authorization` header.
+/// Reads a CONNECT request and returns its host. `None` if the request lacks this `Proxy-Authorization` header.
 fn read_connect_request(mut stream: TcpStream, authorization: &str) -> Option<String> {
     // A silent client must not block the program's own connection for long.
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
@@ -244,7 +244,7 @@ fn read_output(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Writes an answer to the cache. If that fails, guard runs the tool again next time.
+/// Writes an answer to the cache. If that fails, guard runs the tool again the next time.
 fn write_cache(file: &Path, answer: &str) {
     let Some(directory) = file.parent() else { return };
     let new = directory.join(format!(".new-{}", std::process::id()));

@@ -1,20 +1,20 @@
-//! Parses the host and port of a URL in a settings file. It must never return a name that a policy would read as a
-//! pattern.
+//! Parses the host and port of a URL in a settings file. This module must never return a name that a policy would read
+//! as a pattern.
 
-/// What a URL refers to.
+/// What a URL in a settings file refers to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Host(Host),
-    /// A path on this machine.
+    /// A file or directory on this machine.
     Local,
-    /// Not a URL, or one that guard does not understand.
+    /// The text is not a URL, or is one that guard does not understand.
     Invalid,
 }
 
-/// A host with its port.
+/// A host from which packages are fetched, with its port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// In lower case; an IPv6 address in brackets.
+    /// The host's name in lower case, or its IP address. An IPv6 address is in brackets.
     pub(crate) name: String,
     pub(crate) port: u16,
 }
@@ -69,7 +69,8 @@ pub(crate) fn parse(address: &str) -> Target {
     if is_name(&name) || is_bracketed(&name) { Target::Host(Host { name, port }) } else { Target::Invalid }
 }
 
-/// Accepts only letters, digits, hyphens and underscores in labels: nothing that a policy would read as a pattern.
+/// Whether a host name contains only letters, digits, hyphens and underscores in its labels: nothing that a policy
+/// would read as a pattern.
 fn is_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
