@@ -46,7 +46,7 @@ pub enum TokenProblem {
     #[error("the token file belongs to another user")]
     ForeignOwner,
     /// The mode of the token file lets other users read or write it.
-    #[error("other users can access the token file (mode {:03o}); use a new token with mode 600", .0)]
+    #[error("other users can access the token file (mode {:03o}); create a new token in a file with mode 600", .0)]
     OpenMode(u32),
     /// The token is too short, is not a single word, or has characters that are not printable ASCII.
     #[error("the token must be one word of at least {SHORTEST} printable ASCII characters")]

@@ -320,7 +320,7 @@ fn a_run_that_is_going_on_is_left_alone() {
          until test -e \"$(guard worktree path task/slow 2> /dev/null)\"/c; do sleep 0.1; done
          guard diff; guard apply; echo code $?; touch \"$(guard worktree path task/slow)\"/go; wait; guard apply",
         0,
-        &["task/slow: 0 commits, 1 path not committed", "b/c", "the run is still going", "is still going\n  hint:", "code 2", "applied task/slow"],
+        &["task/slow: 0 commits, 1 path not committed", "b/c", "the run is still in progress", "is still going\n  hint:", "code 2", "applied task/slow"],
     );
 }
 

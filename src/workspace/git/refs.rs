@@ -47,10 +47,10 @@ pub enum RefError {
         found: &'static str,
     },
     /// The ref's file does not contain an object id.
-    #[error("its ref does not contain an object id")]
+    #[error("the file of the ref does not contain an object id")]
     NotAnId,
     /// The quarantine stores its refs in a reftable.
-    #[error("the quarantine stores its refs in a reftable, and guard receives only refs in files")]
+    #[error("the run's repository stores its refs as a reftable; guard reads only refs that are files")]
     Reftable,
     /// A file with refs cannot be read or is too large; the text names the file.
     #[error("cannot read the refs of the quarantine: {0}")]
