@@ -139,7 +139,7 @@ END",
     user.sees(
         "guard worktree clean task/a > /dev/null; guard diff task/a; guard diff",
         2,
-        &["no run with a worktree matches"],
+        &["no run matches"],
     );
 }
 

@@ -252,7 +252,7 @@ fn requests_and_repositories() {
     let outcome = fixture.about(&["x", "--branch-prefix", "feature"]);
     assert!(outcome.code == 2 && outcome.error.contains("end in `/`"), "{outcome}");
     let long = "x ".repeat(58_000);
-    assert!(fixture.about(&[&long]).error.contains("at most"));
+    assert!(fixture.about(&[&long]).error.contains("the maximum is"));
     fixture.git("branch task/taken");
     assert!(fixture.about(&["x", "--name", "taken"]).error.contains("already exists"));
     assert_eq!(fixture.git("worktree list").lines().count(), 1);
