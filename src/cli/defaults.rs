@@ -65,8 +65,9 @@ impl Project {
             return Ok(None);
         }
         let files = files_at(directory, revision, &[PROJECT_CONFIG, PROJECT_POLICY], LARGEST_PROJECT);
-        // Whatever else is wrong with the repository is reported when the run's worktree is created.
-        let Ok(Some(files)) = files else { return Ok(None) };
+        // A project may tighten the policy, so its files must not be passed over when git cannot read them.
+        let files = files.map_err(|error| bad(error.to_string()))?;
+        let Some(files) = files else { return Ok(None) };
         let mut texts = files.into_iter().map(|file| file.map(String::from_utf8).transpose());
         let mut next = || texts.next().unwrap_or(Ok(None)).map_err(|_| bad("it is not UTF-8".to_string()));
         let (config_text, policy_text) = (next()?, next()?);

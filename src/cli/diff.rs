@@ -37,7 +37,9 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
     }
     out.flush()?;
     if Run::read(&folder).state == RunState::Running {
-        note("guard: note: the run is still in progress; until it ends, its commits are shown as uncommitted changes");
+        note(
+            "guard: note: the run is still in progress; until it ends, its commits are shown as uncommitted changes",
+        );
     }
     if !work.nested.is_empty() {
         note(&format!(

@@ -11,7 +11,9 @@ pub enum EditError {
     #[error("the file is not TOML: {0}")]
     Toml(String),
     /// The section is an inline table or is written with dotted keys.
-    #[error("the file has no [{section}] header to edit, only an inline table or dotted keys; add `{key} = [{item}]` to {section} by hand")]
+    #[error(
+        "the file has no [{section}] header to edit, only an inline table or dotted keys; add `{key} = [{item}]` to {section} by hand"
+    )]
     Form {
         /// The name of the section.
         section: &'static str,

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Random, TestEnvironment, expect_no_process_left, first_child, in_every_environment_at_once,
+    Random, TestEnvironment, expect_no_process_left, first_child, in_every_environment_at_once, init_process,
     marked_processes, unique_mark,
 };
 
@@ -117,7 +117,7 @@ fn the_agent_is_killed_while_it_begins() {
                 environment.guard_run(&["--json", "--no-toolchains", "--env", &mark], &["sleep", "600"]);
             let started = Instant::now();
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            let agent = first_child(first_child(child.id() as i32, started), started);
+            let agent = first_child(init_process(child.id() as i32, started), started);
             let moment = Instant::now() + Duration::from_micros(random.below(1_500));
             while Instant::now() < moment {
                 std::hint::spin_loop();
@@ -142,7 +142,7 @@ fn the_first_process_is_killed() {
             let mut command = environment.guard_run(&["--json", "--env", &mark], &["bash", "-c", BUSY]);
             let started = Instant::now();
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            let first = first_child(child.id() as i32, started);
+            let first = init_process(child.id() as i32, started);
             std::thread::sleep(Duration::from_millis(wait));
             let is_at_work = || marked_processes(&mark).iter().any(|(_, words)| !words.contains("guard run"));
             while wait == 300 && !is_at_work() && started.elapsed() < Duration::from_secs(10) {

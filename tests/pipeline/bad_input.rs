@@ -260,7 +260,7 @@ fn requests_and_repositories() {
     fixture.environment.run_outside("cd repository && git checkout -q --detach && echo mine >> tracked");
     let outcome = fixture.task(&["--name", "x", "Do it."]);
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
-    assert!(outcome.error.contains("not committed"), "{outcome}");
+    assert!(outcome.error.contains("uncommitted"), "{outcome}");
     assert_eq!(fixture.environment.run_outside("cat repository/tracked"), "first\nmine\n");
     fixture.environment.run_outside("git init -q -b main unborn");
     // Beside the tests' own directories, which lie in a repository.

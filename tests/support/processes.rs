@@ -5,11 +5,30 @@ use std::time::{Duration, Instant};
 
 /// The first child of a process, which may still have to come.
 pub(crate) fn first_child(of: i32, started: Instant) -> i32 {
+    wait_for_child(of, started, |_| true)
+}
+
+/// The init process of a guard. guard also starts git, for a moment, before it starts init.
+pub(crate) fn init_process(of: i32, started: Instant) -> i32 {
+    let is_guard = |child: &str| {
+        let argv = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        argv.split(|byte| *byte == 0).next().is_some_and(|program| program.ends_with(b"guard"))
+    };
+    // A git that has just been forked still has guard's arguments.
+    wait_for_child(of, started, |child| {
+        is_guard(child) && {
+            std::thread::sleep(Duration::from_millis(10));
+            is_guard(child)
+        }
+    })
+}
+
+fn wait_for_child(of: i32, started: Instant, is_meant: impl Fn(&str) -> bool) -> i32 {
     let children = format!("/proc/{of}/task/{of}/children");
     loop {
         let text = std::fs::read_to_string(&children).unwrap_or_default();
-        if let Some(first) = text.split_whitespace().next() {
-            return first.parse().unwrap();
+        if let Some(child) = text.split_whitespace().find(|child| is_meant(child)) {
+            return child.parse().unwrap();
         }
         assert!(started.elapsed() < Duration::from_secs(10), "{of} has no child");
         std::thread::yield_now();

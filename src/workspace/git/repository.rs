@@ -268,8 +268,13 @@ pub fn files_at(
         .timeout(QUERY_TIMEOUT)
         .max_output(most + (paths.len() << 10))
         .output()?;
-    if !answer.status.success() {
+    // git exits with 128 where there is no repository that it may use; creating the worktree reports why.
+    if answer.code() == 128 {
         return Ok(None);
+    }
+    if !answer.status.success() {
+        let problem = format!("git cat-file failed with code {}: {}", answer.code(), answer.message);
+        return Err(WorkspaceError::refused(problem, "try again; `git status` shows whether git works here"));
     }
     let mut rest = answer.output.as_slice();
     let mut contents = Vec::new();
