@@ -266,7 +266,7 @@ fn requests_and_repositories() {
     // Beside the tests' own directories, which lie in a repository.
     let plain = crate::support::Scratch::new("plain");
     for (folder, wanted) in [
-        (plain.0.clone(), "no git repository"),
+        (plain.0.clone(), "not in a git repository"),
         (fixture.repository.with_file_name("unborn"), "no branch `main`"),
     ] {
         let mut command = fixture.command(&["x", "--dir"]);
