@@ -267,7 +267,7 @@ fn requests_and_repositories() {
     let plain = crate::support::Scratch::new("plain");
     for (folder, wanted) in [
         (plain.0.clone(), "not in a git repository"),
-        (fixture.repository.with_file_name("unborn"), "no branch `main`"),
+        (fixture.repository.with_file_name("unborn"), "the base branch `main` does not exist"),
     ] {
         let mut command = fixture.command(&["x", "--dir"]);
         command.arg(&folder);
