@@ -56,7 +56,12 @@ impl NetworkRefusal {
 /// looked up. Returns `None` if the policy closes the host, or if the option would have to name the host's address
 /// instead of its name.
 pub fn host_option(rule: &str, host: &str, port: u16) -> Option<String> {
-    let is_address = matches!(Host::parse(host), Ok(Host::Address(_)));
+    // The agent chooses the text. What is not a host must not become part of an option that a person types.
+    let is_address = match Host::parse(host) {
+        Ok(Host::Address(_)) => true,
+        Ok(Host::Name(_)) => false,
+        Err(_) => return None,
+    };
     let is_for_host = match rule {
         "network.default" | "network.request" | "network.tunnel" => true,
         "network.private" | "sandbox.network" => is_address,
@@ -217,6 +222,18 @@ mod tests {
             ..Network::default()
         };
         NetworkRules::new(&network, [("preset.example:443".to_string(), "preset x".to_string())])
+    }
+
+    #[test]
+    fn an_option_names_only_hosts() {
+        let option = |host: &str, port| host_option("network.default", host, port);
+        assert_eq!(option("a.example", 443).as_deref(), Some("--allow-host a.example:443"));
+        assert_eq!(option("a.example", 22).as_deref(), Some("--allow-host 'raw a.example:22'"));
+        assert_eq!(option("::1", 80).as_deref(), Some("--allow-host [::1]:80"));
+        for hostile in ["x --write /", "x'; rm -rf ~ #", "$(id)", "", "a b"] {
+            assert_eq!(option(hostile, 443), None, "{hostile}");
+        }
+        assert_eq!(host_option("network.deny", "a.example", 443), None);
     }
 
     fn host(text: &str) -> Host {
