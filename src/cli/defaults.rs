@@ -61,7 +61,9 @@ impl Project {
                 "correct it and commit it; `guard config show` tells what is read",
             )
         };
-        if !crate::launch::may_be_in_repository(directory) {
+        // This fails for a file and for a directory that the user may not enter: the run itself reports those.
+        let can_be_entered = directory.join(".").symlink_metadata().is_ok();
+        if !can_be_entered || !crate::launch::may_be_in_repository(directory) {
             return Ok(None);
         }
         let files = files_at(directory, revision, &[PROJECT_CONFIG, PROJECT_POLICY], LARGEST_PROJECT);

@@ -137,6 +137,13 @@ fn a_repository_is_set_up() {
     user.types("guard config trust && guard run -q -- true");
     // The agent's own version of the file counts for nothing.
     user.types("guard run -q --name t -- bash -c 'echo nonsense > .guard/config.toml && git commit -qam t' && guard run -q -- true");
+    // Every way to name the commit leads to the project's files.
+    user.types(
+        "printf '[run]\\npolicy = \"readonly\"\\n' > .guard/config.toml && git commit -qam 'Policy: only read'",
+    );
+    for base in ["HEAD", "main", "HEAD^{/only read}", "HEAD^{/Policy: only}"] {
+        user.sees(&format!("guard run --dry-run --base '{base}' -- true"), &["policy       readonly"]);
+    }
     // The user's own defaults, and a mistake in them.
     user.types("mkdir -p ~/.config/guard && printf '[run]\\npolicy = \"readonly\"\\ntimeout = \"2m\"\\n' > ~/.config/guard/config.toml");
     user.types("cd ~ && mkdir plain && cd plain && guard config show --origin | grep -q 'readonly.*config.toml' && guard config show | grep -q '120 s'");

@@ -500,19 +500,6 @@ fn finish(
     base: &str,
     states: &mut std::collections::BTreeMap<&str, usize>,
 ) {
-    // What guard had started ends by itself: programs of git that have their orders.
-    // Objects of a receive that ended by a signal are removed by whoever finishes it.
-    let locks = |all: &str| all.lines().filter(|line| !line.contains("/tmp_objdir-incoming-")).count();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while locks(&leftovers(environment)) > 0 {
-        assert!(
-            Instant::now() < deadline,
-            "{}: {name}: its git programs have left {}",
-            environment.name(),
-            leftovers(environment)
-        );
-        std::thread::sleep(Duration::from_millis(2));
-    }
     let branch = format!("refs/heads/task/{name}");
     let ours = list(&environment.runs_directory()).unwrap();
     let mine = ours.iter().find(|entry| entry.record.as_ref().is_ok_and(|record| record.branch == branch));

@@ -246,6 +246,18 @@ impl Repository {
     }
 }
 
+/// The commit that a revision of the repository around `folder` names; `None` if there is no such commit.
+fn resolve(folder: &Path, revision: &str) -> Result<Option<String>, WorkspaceError> {
+    let answer = Git::new(Trust::User, "rev-parse")?
+        .current_dir(folder)
+        .args(["--verify", "--quiet", "--end-of-options"])
+        .arg(format!("{revision}^{{commit}}"))
+        .timeout(QUERY_TIMEOUT)
+        .output()?;
+    let commit = String::from_utf8_lossy(&answer.output).trim_end().to_string();
+    Ok(answer.status.success().then_some(commit))
+}
+
 /// Reads files at a revision of the repository that contains the user's directory `folder`. For each path, returns
 /// the content; `None` if the path is not a file there. Returns `Ok(None)` if there is no such repository or
 /// revision. Fails if the files together have more than `most` bytes.
@@ -255,8 +267,13 @@ pub fn files_at(
     paths: &[&str],
     most: usize,
 ) -> Result<Option<Vec<Option<Vec<u8>>>>, WorkspaceError> {
+    // `git cat-file` would read the colon in `HEAD^{/fix: it}` as the one before the path.
+    let mut revision = revision.to_string();
     if revision.contains(['\n', ':']) {
-        return Ok(None);
+        match resolve(folder, &revision)? {
+            Some(commit) => revision = commit,
+            None => return Ok(None),
+        }
     }
     let names: String = paths.iter().map(|path| format!("{revision}:{path}\n")).collect();
     let answer = Git::new(Trust::User, "cat-file")?
