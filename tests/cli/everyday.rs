@@ -1,57 +1,6 @@
 //! What a person does after a run: learns why something was refused, and allows it for a run, a project or all runs.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use crate::support::Scratch;
-
-/// A new user's home with a repository, and a shell in which they type. Nothing else is prepared.
-pub(crate) struct UserShell {
-    scratch: Scratch,
-    pub(crate) project: PathBuf,
-}
-
-impl UserShell {
-    pub(crate) fn new(name: &str) -> Self {
-        let scratch = Scratch::new(name);
-        let project = scratch.0.join("home/project");
-        std::fs::create_dir_all(&project).unwrap();
-        let user = Self { scratch, project };
-        user.types(
-            "git init -q -b main && git config user.name U && git config user.email u@example.org &&
-             echo hello > README.md && git add . && git commit -qm first",
-        );
-        user
-    }
-
-    /// Types commands into a shell in the project. Returns everything printed, and the exit code.
-    pub(crate) fn ends(&self, script: &str) -> (String, i32) {
-        let guard = PathBuf::from(env!("CARGO_BIN_EXE_guard"));
-        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard.parent().unwrap().display());
-        let output = Command::new("bash")
-            .args(["-c", &format!("exec 2>&1\n{script}")])
-            .env_clear()
-            .env("PATH", path)
-            .env("HOME", self.scratch.0.join("home"))
-            .current_dir(&self.project)
-            .output()
-            .unwrap();
-        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
-    }
-
-    pub(crate) fn types(&self, script: &str) -> String {
-        let (printed, code) = self.ends(script);
-        assert_eq!(code, 0, "{script}\n{printed}");
-        printed
-    }
-
-    pub(crate) fn sees(&self, script: &str, wanted: &[&str]) {
-        let (printed, _) = self.ends(script);
-        for text in wanted {
-            assert!(printed.contains(text), "{script}\ndoes not print {text:?}:\n{printed}");
-        }
-    }
-}
+use crate::support::UserShell;
 
 #[test]
 fn a_git_verb_is_allowed_for_one_run_and_for_the_team() {

@@ -2,8 +2,8 @@
 
 use guard::policy::{Action, PolicyDirs};
 
-use super::everyday::UserShell;
 use crate::policy_audit::corpora::corpora;
+use crate::support::UserShell;
 
 #[test]
 fn a_learned_policy_lets_the_command_pass_and_refuses_the_rest() {

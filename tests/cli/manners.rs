@@ -1,6 +1,6 @@
 //! The manners of the command line, as a user types it: times, help, colours, completions, manuals and topics.
 
-use super::everyday::UserShell;
+use crate::support::UserShell;
 
 #[test]
 fn times_are_typed_with_units() {

@@ -1,67 +1,12 @@
 //! Runs as things: listing, naming, stopping, following and cleaning up.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::log::transcript;
-use crate::support::{Scratch, guard, text};
-
-/// A new user's home with a repository, and a shell in which they type.
-struct UserShell {
-    scratch: Scratch,
-    project: PathBuf,
-}
-
-impl UserShell {
-    fn new(name: &str) -> Self {
-        let scratch = Scratch::new(name);
-        let project = scratch.0.join("home/project");
-        std::fs::create_dir_all(&project).unwrap();
-        let user = Self { scratch, project };
-        user.types(
-            "git init -q -b main && git config user.name U && git config user.email u@example.org &&
-             echo hello > README.md && git add . && git commit -qm first",
-        );
-        user
-    }
-
-    /// Types commands into a shell in the project. Returns everything printed, and the exit code.
-    fn ends(&self, script: &str) -> (String, i32) {
-        let guard = PathBuf::from(env!("CARGO_BIN_EXE_guard"));
-        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard.parent().unwrap().display());
-        let output = Command::new("timeout")
-            .args(["120", "bash", "-c", &format!("exec 2>&1\n{script}")])
-            .env_clear()
-            .env("PATH", path)
-            .env("HOME", self.scratch.0.join("home"))
-            .current_dir(&self.project)
-            .output()
-            .unwrap();
-        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
-    }
-
-    fn types(&self, script: &str) -> String {
-        let (printed, code) = self.ends(script);
-        assert_eq!(code, 0, "{script}\n{printed}");
-        printed
-    }
-
-    fn sees(&self, script: &str, wanted: &[&str]) {
-        let (printed, _) = self.ends(script);
-        for text in wanted {
-            assert!(printed.contains(text), "{script}\ndoes not print {text:?}:\n{printed}");
-        }
-    }
-
-    fn kept_runs(&self) -> Vec<PathBuf> {
-        let runs = self.scratch.0.join("home/.local/state/guard/runs");
-        let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
-    }
-}
+use crate::support::{Scratch, UserShell, guard, text};
 
 #[test]
 fn a_run_is_named_in_many_ways() {

@@ -1,84 +1,32 @@
 //! What a person does with the work of a run: looks at it, takes it over, and brings back what was removed.
 
-use std::path::PathBuf;
-use std::process::Command;
+use crate::support::UserShell;
 
-use crate::support::Scratch;
+const README: &str = "one\ntwo\nthree\n";
 
-/// A user's home with a repository, and a shell in which they type.
-struct UserShell {
-    scratch: Scratch,
-    project: PathBuf,
-}
-
-impl UserShell {
-    fn new(name: &str) -> Self {
-        let scratch = Scratch::new(name);
-        let project = scratch.0.join("home/project");
-        std::fs::create_dir_all(&project).unwrap();
-        let user = Self { scratch, project };
-        user.types(
-            "git init -q -b main && git config user.name U && git config user.email u@example.org &&
-             printf 'one\\ntwo\\nthree\\n' > README.md && git add . && git commit -qm first",
-        );
-        user
-    }
-
-    /// Types commands into a shell in the project. Returns everything printed, and the exit code.
-    fn ends(&self, script: &str) -> (String, i32) {
-        let guard = PathBuf::from(env!("CARGO_BIN_EXE_guard"));
-        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard.parent().unwrap().display());
-        let output = Command::new("bash")
-            .args(["-c", &format!("exec 2>&1 < /dev/null\n{script}")])
-            .env_clear()
-            .env("PATH", path)
-            .env("HOME", self.scratch.0.join("home"))
-            .current_dir(&self.project)
-            .output()
-            .unwrap();
-        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
-    }
-
-    fn types(&self, script: &str) -> String {
-        let (printed, code) = self.ends(script);
-        assert_eq!(code, 0, "{script}\n{printed}");
-        printed
-    }
-
-    /// Types commands that print these texts and end with this exit code.
-    fn sees(&self, script: &str, code: i32, wanted: &[&str]) -> String {
-        let (printed, ended) = self.ends(script);
-        for text in wanted {
-            assert!(printed.contains(text), "{script}\ndoes not print {text:?}:\n{printed}");
-        }
-        assert_eq!(ended, code, "{script}\n{printed}");
-        printed
-    }
-
-    /// A run that commits one file, changes a tracked one, and creates another one.
-    fn run_with_work(&self, name: &str) {
-        self.types(&format!(
-            "guard run -q --name {name} -- bash -c 'echo x > {name}-committed && git add . && git commit -qm \"Add {name}\" &&
-             sed -i s/three/3/ README.md && mkdir -p sub && echo y > sub/{name}-new'"
-        ));
-    }
+/// A run that commits one file, changes a tracked one, and creates another one.
+fn run_with_work(user: &UserShell, name: &str) {
+    user.types(&format!(
+        "guard run -q --name {name} -- bash -c 'echo x > {name}-committed && git add . && git commit -qm \"Add {name}\" &&
+         sed -i s/three/3/ README.md && mkdir -p sub && echo y > sub/{name}-new'"
+    ));
 }
 
 #[test]
 fn the_summary_names_the_right_next_step() {
-    let user = UserShell::new("take-over-next");
-    user.sees("guard run -- bash -c 'echo a > a'", 0, &["  next: guard diff @; guard apply @\n"]);
-    user.sees(
+    let user = UserShell::with_readme("take-over-next", README);
+    user.sees_with_code("guard run -- bash -c 'echo a > a'", 0, &["  next: guard diff @; guard apply @\n"]);
+    user.sees_with_code(
         "guard run -- bash -c 'echo b > b && git add b && git commit -qm b'",
         0,
         &["  next: guard diff @; guard apply @\n"],
     );
     for nothing in ["guard run -- true", "guard run --keep -- true", "guard run --in-place -- true"] {
-        let printed = user.sees(nothing, 0, &[]);
+        let printed = user.sees_with_code(nothing, 0, &[]);
         assert!(!printed.contains("next:"), "{nothing}: {printed}");
     }
     // A run that is not the newest any more is named by its branch.
-    user.sees(
+    user.sees_with_code(
         "guard run --name slow -- bash -c 'echo c > c; until test -e go; do sleep 0.1; done' &
          sleep 1; guard run -q --name newer -- bash -c 'echo d > d'
          touch \"$(guard worktree path task/slow)\"/go; wait",
@@ -86,35 +34,43 @@ fn the_summary_names_the_right_next_step() {
         &["  next: guard diff task/slow; guard apply task/slow\n"],
     );
     // Commits that guard refuses to receive.
-    user.sees(
+    user.sees_with_code(
         "guard run --name bad -- bash -c 'echo c > c; echo nonsense > $(git rev-parse --git-dir)/refs/heads/task/bad'",
         125,
         &["  next: guard worktree receive 0"],
     );
-    user.sees("guard diff task/bad", 0, &["b/c"]);
-    user.sees("guard apply task/bad", 2, &["guard has not received the commits", "guard worktree receive 0"]);
+    user.sees_with_code("guard diff task/bad", 0, &["b/c"]);
+    user.sees_with_code(
+        "guard apply task/bad",
+        2,
+        &["guard has not received the commits", "guard worktree receive 0"],
+    );
 }
 
 #[test]
 fn the_whole_work_is_shown_in_one_diff() {
-    let user = UserShell::new("take-over-diff");
-    user.sees("guard diff", 2, &["no run has a worktree in this repository"]);
-    user.run_with_work("a");
-    let diff = user.sees(
+    let user = UserShell::with_readme("take-over-diff", README);
+    user.sees_with_code("guard diff", 2, &["no run has a worktree in this repository"]);
+    run_with_work(&user, "a");
+    let diff = user.sees_with_code(
         "guard diff",
         0,
         &["task/a: 1 commit, 2 paths not committed\n", "+++ b/a-committed", "+3\n", "+++ b/sub/a-new"],
     );
     assert!(!diff.contains('\x1b'));
-    user.sees("guard diff @ --stat", 0, &[" README.md   | 2 +-", " sub/a-new   | 1 +", "3 files changed"]);
-    let some = user.sees("guard diff task/a -- sub", 0, &["b/sub/a-new"]);
+    user.sees_with_code(
+        "guard diff @ --stat",
+        0,
+        &[" README.md   | 2 +-", " sub/a-new   | 1 +", "3 files changed"],
+    );
+    let some = user.sees_with_code("guard diff task/a -- sub", 0, &["b/sub/a-new"]);
     assert!(!some.contains("README") && !some.contains("a-committed"), "{some}");
-    user.sees(
+    user.sees_with_code(
         "mkdir -p sub && cd sub && guard diff -- a-new ../README.md",
         0,
         &["b/sub/a-new", "b/README.md"],
     );
-    user.sees("guard diff -- ../outside", 2, &["outside of the repository"]);
+    user.sees_with_code("guard diff -- ../outside", 2, &["outside of the repository"]);
     user.types(
         "guard diff --json > ../diff.json && python3 - <<'END'
 import json
@@ -128,15 +84,23 @@ END",
     user.types("git clone -q . ../clone && guard diff | git -C ../clone apply && cat ../clone/sub/a-new");
     user.types("test \"$(git count-objects)\" = \"$(guard diff > /dev/null; git count-objects)\"");
     user.types("cd \"$(guard worktree path task/a)\" && git status --porcelain | grep -qx ' M README.md'");
-    user.sees("guard worktree diff task/a", 0, &["omits uncommitted paths: README.md, sub/; `guard diff 0"]);
-    user.sees("guard diff nonsense", 2, &["no run matches \"nonsense\""]);
-    user.sees("cd / && guard diff", 2, &["not in a git repository"]);
+    user.sees_with_code(
+        "guard worktree diff task/a",
+        0,
+        &["omits uncommitted paths: README.md, sub/; `guard diff 0"],
+    );
+    user.sees_with_code("guard diff nonsense", 2, &["no run matches \"nonsense\""]);
+    user.sees_with_code("cd / && guard diff", 2, &["not in a git repository"]);
     // The user goes on in the worktree.
     user.types("cd \"$(guard worktree path task/a)\" && git add README.md && git commit -qm mine && echo z > z && git add z");
-    user.sees("guard diff", 0, &["task/a: 2 commits, 2 paths not committed", "b/z", "+3"]);
+    user.sees_with_code("guard diff", 0, &["task/a: 2 commits, 2 paths not committed", "b/z", "+3"]);
     // On a terminal guard colours the diff.
-    user.sees("TERM=xterm script -qec 'guard diff' /dev/null", 0, &["\x1b[32m+3\x1b[m", "\x1b[36m@@"]);
-    user.sees(
+    user.sees_with_code(
+        "TERM=xterm script -qec 'guard diff' /dev/null",
+        0,
+        &["\x1b[32m+3\x1b[m", "\x1b[36m@@"],
+    );
+    user.sees_with_code(
         "guard worktree clean task/a > /dev/null; guard diff task/a; guard diff",
         2,
         &["no run matches"],
@@ -145,17 +109,17 @@ END",
 
 #[test]
 fn the_work_is_taken_over() {
-    let user = UserShell::new("take-over-apply");
-    user.run_with_work("a");
+    let user = UserShell::with_readme("take-over-apply", README);
+    run_with_work(&user, "a");
     let objects = user.types("git count-objects");
-    user.sees(
+    user.sees_with_code(
         "guard apply --dry-run",
         0,
         &["would apply task/a to main as a fast-forward: 1 commit, 3 files", "would commit 2 paths"],
     );
     assert_eq!(user.types("git count-objects"), objects);
     user.types("test \"$(git log --format=%s)\" = first && guard worktree path task/a > /dev/null");
-    user.sees(
+    user.sees_with_code(
         "guard apply",
         0,
         &[
@@ -170,17 +134,17 @@ fn the_work_is_taken_over() {
     );
     user.types("test -z \"$(git status --porcelain)\" && cat sub/a-new a-committed && grep -qx 3 README.md");
     user.types("test \"$(git branch)\" = '* main' && test \"$(git worktree list | wc -l)\" = 1");
-    user.sees("guard apply", 2, &["no run has a worktree in this repository"]);
+    user.sees_with_code("guard apply", 2, &["no run has a worktree in this repository"]);
     user.types("git reset -q --keep ORIG_HEAD && test \"$(git log --format=%s)\" = first");
 }
 
 #[test]
 fn the_user_went_on_meanwhile() {
-    let user = UserShell::new("take-over-merge");
-    user.run_with_work("a");
+    let user = UserShell::with_readme("take-over-merge", README);
+    run_with_work(&user, "a");
     // A commit on the user's branch, and changes at other paths: staged, not staged, untracked, ignored.
     user.types("sed -i s/one/1/ README.md && git commit -qam mine && echo s > staged && git add staged && echo u > untracked");
-    user.sees(
+    user.sees_with_code(
         "guard apply -m 'The rest'",
         0,
         &["to main as a merge commit: 1 commit, 3 files", "\"The rest\""],
@@ -193,7 +157,7 @@ fn the_user_went_on_meanwhile() {
     // Commits and changes of the user in the run's worktree are part of the work.
     user.types("git commit -qm staged && guard run -q --name b -- bash -c 'echo b > b' && cd \"$(guard worktree path task/b)\" &&
         echo mine > mine && git add mine && git commit -qm 'In the worktree' && echo later > later");
-    user.sees(
+    user.sees_with_code(
         "guard apply",
         0,
         &["as a fast-forward: 1 commit, 3 files", "committed 2 paths", "removed: worktree"],
@@ -203,50 +167,58 @@ fn the_user_went_on_meanwhile() {
 
 #[test]
 fn one_commit_or_none() {
-    let user = UserShell::new("take-over-squash");
-    user.run_with_work("a");
-    user.sees("guard apply --squash --keep", 0, &["applied task/a to main as one commit: 1 commit, 3 files"]);
+    let user = UserShell::with_readme("take-over-squash", README);
+    run_with_work(&user, "a");
+    user.sees_with_code(
+        "guard apply --squash --keep",
+        0,
+        &["applied task/a to main as one commit: 1 commit, 3 files"],
+    );
     user.types("test \"$(git log --format=%B -1)\" = \"$(printf 'Work of task/a\\n\\n* Add a\\n')\" && test $(git rev-list --count HEAD) = 2");
     // Kept as it was.
     user.types("cd \"$(guard worktree path task/a)\" && test \"$(git log --format=%s -1)\" = 'Add a' && git status --porcelain | grep -q README");
     user.types("git reset -q --hard HEAD~ && guard apply @ --squash -m 'All of it' && test \"$(git log --format=%s -1)\" = 'All of it'");
-    user.run_with_work("b");
-    user.sees(
+    run_with_work(&user, "b");
+    user.sees_with_code(
         "guard apply --uncommitted",
         0,
         &["applied task/b to main as uncommitted changes", "next: git diff --cached", "/tip", "/work"],
     );
     user.types("test \"$(git log --format=%s -1)\" = 'All of it' && git status --porcelain | grep -qx 'A  sub/b-new'");
     user.types("git reset -q --hard && guard run -q --name c -- bash -c 'echo y > c' && echo y > c && git add c && git commit -qm mine");
-    user.sees(
+    user.sees_with_code(
         "guard apply --squash",
         0,
         &["nothing to apply from task/c: your branch has all of it", "removed: "],
     );
-    user.sees("guard apply -m ''", 2, &["a value is required"]);
-    user.sees("guard apply --squash --uncommitted", 2, &["cannot be used with"]);
+    user.sees_with_code("guard apply -m ''", 2, &["a value is required"]);
+    user.sees_with_code("guard apply --squash --uncommitted", 2, &["cannot be used with"]);
 }
 
 #[test]
 fn a_kept_worktree_is_clean_after_a_merge() {
-    let user = UserShell::new("take-over-keep");
-    user.run_with_work("a");
+    let user = UserShell::with_readme("take-over-keep", README);
+    run_with_work(&user, "a");
     user.types("guard apply --keep");
     user.types("cd \"$(guard worktree path task/a)\" && test -z \"$(git status --porcelain)\"");
-    user.sees("guard diff", 0, &["task/a: 2 commits, everything is committed"]);
-    user.sees("guard apply --dry-run", 0, &["nothing to apply from task/a: your branch has all of it"]);
-    user.sees("guard apply", 0, &["nothing to apply", "removed: worktree and branch"]);
+    user.sees_with_code("guard diff", 0, &["task/a: 2 commits, everything is committed"]);
+    user.sees_with_code(
+        "guard apply --dry-run",
+        0,
+        &["nothing to apply from task/a: your branch has all of it"],
+    );
+    user.sees_with_code("guard apply", 0, &["nothing to apply", "removed: worktree and branch"]);
 }
 
 #[test]
 fn nothing_changes_when_something_is_in_the_way() {
-    let user = UserShell::new("take-over-stopped");
-    user.run_with_work("a");
+    let user = UserShell::with_readme("take-over-stopped", README);
+    run_with_work(&user, "a");
     let state = "git rev-parse HEAD task/a; git status --porcelain; cat README.md; git count-objects; guard worktree list";
     let refused = |prepare: &str, apply: &str, code: i32, wanted: &[&str], undo: &str| {
         user.types(prepare);
         let before = user.types(state);
-        user.sees(apply, code, wanted);
+        user.sees_with_code(apply, code, wanted);
         if apply.contains("--dry-run") {
             assert_eq!(user.types(state), before, "{apply}");
         } else {
@@ -314,8 +286,8 @@ fn nothing_changes_when_something_is_in_the_way() {
 
 #[test]
 fn a_run_that_is_going_on_is_left_alone() {
-    let user = UserShell::new("take-over-running");
-    user.sees(
+    let user = UserShell::with_readme("take-over-running", README);
+    user.sees_with_code(
         "guard run -q --name slow -- bash -c 'echo c > c; until test -e go; do sleep 0.1; done' &
          until test -e \"$(guard worktree path task/slow 2> /dev/null)\"/c; do sleep 0.1; done
          guard diff; guard apply; echo code $?; touch \"$(guard worktree path task/slow)\"/go; wait; guard apply",
@@ -326,48 +298,56 @@ fn a_run_that_is_going_on_is_left_alone() {
 
 #[test]
 fn findings_are_shown_first() {
-    let user = UserShell::new("take-over-findings");
+    let user = UserShell::with_readme("take-over-findings", README);
     user.types(
         "guard run -q --name f -- bash -c 'ln -s /etc/passwd link && git add . && git commit -qm link'",
     );
-    user.sees(
+    user.sees_with_code(
         "guard apply",
         1,
         &["review: ", "link", "--yes applies it without asking", "nothing was applied"],
     );
     user.types("test ! -L link && test \"$(git log --format=%s)\" = first");
-    user.sees("guard apply --dry-run", 0, &["review: "]);
-    user.sees("echo n | script -qec 'guard apply' /dev/null", 1, &["apply it? [y/N]", "nothing was applied"]);
-    user.sees("guard apply --yes", 0, &["review: ", "applied task/f"]);
+    user.sees_with_code("guard apply --dry-run", 0, &["review: "]);
+    user.sees_with_code(
+        "echo n | script -qec 'guard apply' /dev/null",
+        1,
+        &["apply it? [y/N]", "nothing was applied"],
+    );
+    user.sees_with_code("guard apply --yes", 0, &["review: ", "applied task/f"]);
     user.types("test -L link");
 }
 
 #[test]
 fn hooks_and_configuration_of_the_agent_do_not_run() {
-    let user = UserShell::new("take-over-hooks");
+    let user = UserShell::with_readme("take-over-hooks", README);
     user.types("mkdir hooks && printf '#!/bin/sh\\ntouch ~/ran-hook\\n' > hooks/post-merge && cp hooks/post-merge hooks/pre-commit &&
         cp hooks/post-merge hooks/post-checkout && chmod +x hooks/* && git add . && git commit -qm hooks && git config core.hooksPath hooks");
     user.types("guard run -q --name h -- bash -c 'printf \"#!/bin/sh\\ntouch ~/ran-agents-hook\\n\" | tee hooks/post-merge > hooks/pre-commit;
         echo \"* filter=evil diff=evil merge=evil\" > .gitattributes; echo x >> README.md'");
-    user.sees("guard apply --yes", 0, &["applied task/h", "hooks: guard ran none of your git hooks"]);
+    user.sees_with_code(
+        "guard apply --yes",
+        0,
+        &["applied task/h", "hooks: guard ran none of your git hooks"],
+    );
     user.types("test ! -e ~/ran-hook && test ! -e ~/ran-agents-hook && grep -q evil .gitattributes");
 }
 
 #[test]
 fn hostile_names_and_messages() {
-    let user = UserShell::new("take-over-hostile");
+    let user = UserShell::with_readme("take-over-hostile", README);
     user.types(
         "guard run -q --name h -- bash -c 'printf x > $'\"'\"'new\\nline'\"'\"'; printf x > $'\"'\"'esc\\x1b[2J'\"'\"'; printf x > ./--force;
          printf \"\\x1b]0;title\\x07\" > content; printf x > :; git add ./--force && git commit -qm $'\"'\"'sub\\x1b[31mject'\"'\"''",
     );
     user.types("test \"$(ls -A \"$(guard worktree path task/h)\" | wc -l)\" -ge 6");
-    let shown = user.sees(
+    let shown = user.sees_with_code(
         "TERM=xterm NO_COLOR=1 script -qec 'guard diff' /dev/null",
         0,
         &["\\u{1b}]0;title\\u{7}", "--force"],
     );
     assert!(!shown.contains('\x1b'), "{shown:?}");
-    user.sees("guard diff -- --force", 0, &["b/--force"]);
+    user.sees_with_code("guard diff -- --force", 0, &["b/--force"]);
     let json = user.types("guard diff --json");
     assert!(!json.contains('\x1b'));
     let printed = user.types("guard apply --yes --squash -m $'first\\nsecond \\x1b[2J'");
@@ -376,31 +356,36 @@ fn hostile_names_and_messages() {
     // Conflicts and overlaps are listed without control characters.
     user.types("guard run -q --name i -- bash -c 'printf y > $'\"'\"'esc\\x1b[2J'\"'\"''");
     user.types("printf z > $'esc\\x1b[2J'");
-    let printed = user.sees("guard apply --yes", 1, &["esc\\u{1b}[2J"]);
+    let printed = user.sees_with_code("guard apply --yes", 1, &["esc\\u{1b}[2J"]);
     assert!(!printed.contains('\x1b'), "{printed:?}");
     user.types("git commit -qam z");
-    let printed = user.sees("guard apply --yes", 1, &["conflicts with your branch in: esc\\u{1b}[2J"]);
+    let printed =
+        user.sees_with_code("guard apply --yes", 1, &["conflicts with your branch in: esc\\u{1b}[2J"]);
     assert!(!printed.contains('\x1b'), "{printed:?}");
     user.types("guard worktree clean task/i");
-    let printed = user.sees("guard restore", 0, &["uncommitted work", "task/i"]);
+    let printed = user.sees_with_code("guard restore", 0, &["uncommitted work", "task/i"]);
     assert!(!printed.contains('\x1b'), "{printed:?}");
 }
 
 #[test]
 fn what_git_cannot_commit_as_it_is_stops_the_command() {
-    let user = UserShell::new("take-over-nested");
+    let user = UserShell::with_readme("take-over-nested", README);
     user.types("guard run -q --name n -- bash -c 'mkdir lib empty && git init -q lib && cd lib && git config user.name A && git config user.email a@b &&
         echo x > x && git add . && git commit -qm lib; cd .. && git init -q empty; echo y > y'");
-    user.sees("guard diff", 0, &["1 path not committed", "b/y", "repositories of their own: empty/, lib/"]);
-    user.sees("guard apply --yes", 2, &["contains a repository of its own: empty/"]);
+    user.sees_with_code(
+        "guard diff",
+        0,
+        &["1 path not committed", "b/y", "repositories of their own: empty/, lib/"],
+    );
+    user.sees_with_code("guard apply --yes", 2, &["contains a repository of its own: empty/"]);
     user.types("rm -rf \"$(guard worktree path task/n)\"/{lib,empty}/.git && guard apply --yes && cat lib/x");
     // Files that are too large, and files that need a filter.
     user.types("echo '*.bin filter=custom' > .gitattributes && git add . && git commit -qm attributes");
     user.types("guard run -q --name m -- bash -c 'echo x > x.bin' && truncate -s 2T \"$(guard worktree path task/m)\"/large");
-    user.sees("guard diff", 0, &["1 path not committed", "b/x.bin", "too large: large"]);
-    user.sees("guard apply --yes", 2, &["large is not committed, and is larger than 1024 MiB"]);
+    user.sees_with_code("guard diff", 0, &["1 path not committed", "b/x.bin", "too large: large"]);
+    user.sees_with_code("guard apply --yes", 2, &["large is not committed, and is larger than 1024 MiB"]);
     user.types("rm \"$(guard worktree path task/m)\"/large");
-    user.sees(
+    user.sees_with_code(
         "guard apply --yes",
         2,
         &["x.bin is not committed, and needs a filter", "commit the work yourself in "],
@@ -410,11 +395,11 @@ fn what_git_cannot_commit_as_it_is_stops_the_command() {
 
 #[test]
 fn what_was_removed_comes_back() {
-    let user = UserShell::new("take-over-restore");
-    user.sees("guard restore", 0, &["nothing is saved under refs/guard/"]);
-    user.run_with_work("a");
+    let user = UserShell::with_readme("take-over-restore", README);
+    user.sees_with_code("guard restore", 0, &["nothing is saved under refs/guard/"]);
+    run_with_work(&user, "a");
     user.types("guard worktree clean task/a && guard run -q --discard --name b -- bash -c 'echo b > b'");
-    user.sees(
+    user.sees_with_code(
         "guard restore --list",
         0,
         &["1 commit, uncommitted work", "task/a", "uncommitted work ", "task/b", "Add a"],
@@ -427,32 +412,36 @@ assert a['branch'] == 'task/a' and a['commits'] == 1 and a['has_uncommitted_work
 assert b['branch'] == 'task/b' and b['commits'] is None and b['has_uncommitted_work'], b
 END",
     );
-    user.sees(
+    user.sees_with_code(
         "guard restore task/a",
         0,
         &["created the branch restored/a at ", "its last commit is the uncommitted work"],
     );
     user.types("test \"$(git show restored/a:sub/a-new restored/a:a-committed | tr '\\n' ,)\" = y,x,");
-    user.sees("guard restore task/a", 2, &["the branch restored/a already exists", "--branch NAME"]);
+    user.sees_with_code(
+        "guard restore task/a",
+        2,
+        &["the branch restored/a already exists", "--branch NAME"],
+    );
     user.types("ref=$(git for-each-ref --format='%(refname)' 'refs/guard/*/tip') && guard restore $ref --branch tip-only &&
         test \"$(git log --format=%s -1 tip-only)\" = 'Add a'");
-    user.sees("guard restore task/a --branch 'bad name'", 2, &["is not a name for a branch"]);
-    user.sees("guard restore task/a --branch=-x", 2, &["is not a name for a branch"]);
-    user.sees("guard restore nonsense", 2, &["nothing is saved as \"nonsense\""]);
+    user.sees_with_code("guard restore task/a --branch 'bad name'", 2, &["is not a name for a branch"]);
+    user.sees_with_code("guard restore task/a --branch=-x", 2, &["is not a name for a branch"]);
+    user.sees_with_code("guard restore nonsense", 2, &["nothing is saved as \"nonsense\""]);
     // Nothing is old enough yet.
-    user.sees("guard restore --expire 30d", 0, &["removed the saved work of 0 of 2 runs"]);
-    user.sees("guard restore --expire soon", 2, &["--expire soon: invalid time"]);
-    user.sees(
+    user.sees_with_code("guard restore --expire 30d", 0, &["removed the saved work of 0 of 2 runs"]);
+    user.sees_with_code("guard restore --expire soon", 2, &["--expire soon: invalid time"]);
+    user.sees_with_code(
         "guard restore --expire 0s --dry-run",
         0,
         &["task/a", "task/b", "would remove the saved work of 2 of 2 runs"],
     );
     user.types("test $(git for-each-ref refs/guard | wc -l) = 3");
-    user.sees(
+    user.sees_with_code(
         "guard restore --expire 0s",
         0,
         &["task/a", "removed the saved work of 2 of 2 runs", "git branch NAME "],
     );
     user.types("test -z \"$(git for-each-ref refs/guard)\"");
-    user.sees("cd / && guard restore", 2, &["not in a git repository"]);
+    user.sees_with_code("cd / && guard restore", 2, &["not in a git repository"]);
 }

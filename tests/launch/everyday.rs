@@ -318,7 +318,8 @@ for worker in workers: worker.join()
 fn a_server_and_its_client() {
     let script = "python3 - <<'EOF'
 import os, socket, tempfile, threading
-path = os.path.join(tempfile.mkdtemp(), 'socket')
+os.chdir(tempfile.mkdtemp())
+path = 'socket'
 server = socket.socket(socket.AF_UNIX)
 server.bind(path)
 server.listen()

@@ -18,6 +18,7 @@ pub(crate) mod scripted_api;
 mod skip;
 mod task;
 mod user;
+mod user_shell;
 mod wait;
 
 pub(crate) use environment::*;
@@ -33,4 +34,5 @@ pub(crate) use scratch::*;
 pub(crate) use skip::*;
 pub(crate) use task::*;
 pub(crate) use user::*;
+pub(crate) use user_shell::UserShell;
 pub(crate) use wait::*;

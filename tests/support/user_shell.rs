@@ -1,0 +1,86 @@
+//! A new user's home with a repository, and a shell in which the user types commands. Nothing else is prepared.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::Scratch;
+
+/// A user's home, their repository, and a shell in it.
+pub(crate) struct UserShell {
+    scratch: Scratch,
+    pub(crate) project: PathBuf,
+}
+
+impl UserShell {
+    pub(crate) fn new(name: &str) -> Self {
+        Self::with_readme(name, "hello\n")
+    }
+
+    /// A user whose repository has this README.md.
+    pub(crate) fn with_readme(name: &str, readme: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let project = scratch.0.join("home/project");
+        std::fs::create_dir_all(&project).unwrap();
+        std::fs::write(project.join("README.md"), readme).unwrap();
+        let user = Self { scratch, project };
+        user.types(
+            "git init -q -b main && git config user.name U && git config user.email u@example.org &&
+             git add . && git commit -qm first",
+        );
+        user
+    }
+
+    pub(crate) fn home(&self) -> PathBuf {
+        self.scratch.0.join("home")
+    }
+
+    /// A command in the project with the user's environment and nothing else.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let guard = PathBuf::from(env!("CARGO_BIN_EXE_guard"));
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard.parent().unwrap().display());
+        let mut command = Command::new(program);
+        command.env_clear().env("PATH", path).env("HOME", self.home()).current_dir(&self.project);
+        command
+    }
+
+    /// Types commands into a shell in the project, at most for two minutes. Returns everything printed, and the exit code.
+    pub(crate) fn ends(&self, script: &str) -> (String, i32) {
+        let script = format!("exec 2>&1 < /dev/null\n{script}");
+        let output = self.command("timeout").args(["120", "bash", "-c", &script]).output().unwrap();
+        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
+    }
+
+    /// Types commands that succeed. Returns what they print.
+    pub(crate) fn types(&self, script: &str) -> String {
+        let (printed, code) = self.ends(script);
+        assert_eq!(code, 0, "{script}\n{printed}");
+        printed
+    }
+
+    /// Types commands that print these texts, whatever their exit code is.
+    pub(crate) fn sees(&self, script: &str, wanted: &[&str]) {
+        let (printed, _) = self.ends(script);
+        expect_texts(script, &printed, wanted);
+    }
+
+    /// Types commands that print these texts and end with this exit code.
+    pub(crate) fn sees_with_code(&self, script: &str, code: i32, wanted: &[&str]) -> String {
+        let (printed, ended) = self.ends(script);
+        expect_texts(script, &printed, wanted);
+        assert_eq!(ended, code, "{script}\n{printed}");
+        printed
+    }
+
+    /// The directories of the runs that guard keeps for this user.
+    pub(crate) fn kept_runs(&self) -> Vec<PathBuf> {
+        let runs = self.home().join(".local/state/guard/runs");
+        let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+}
+
+fn expect_texts(script: &str, printed: &str, wanted: &[&str]) {
+    for text in wanted {
+        assert!(printed.contains(text), "{script}\ndoes not print {text:?}:\n{printed}");
+    }
+}
