@@ -24,7 +24,8 @@
 //! cli          ─ mcp pipeline agent_exec agent launch egress workspace outcome transcript sandbox policy_audit decide policy command sys   arguments → requests, results → text. The only module that prints.
 //! ```
 //!
-//! Every module may use `terminal_text`, which makes untrusted text safe to print, `hex` and `string_enum`.
+//! Every module may use `terminal_text`, which makes untrusted text safe to print, `template`, which fills texts with values, `hex` and
+//! `string_enum`.
 
 pub mod agent;
 pub mod agent_exec;
@@ -44,6 +45,7 @@ pub mod sandbox;
 mod string_enum;
 pub mod supervisor;
 pub mod sys;
+mod template;
 mod terminal_text;
 pub mod transcript;
 pub mod workspace;

@@ -8,6 +8,7 @@
 mod adapter;
 mod event;
 mod invocation;
+mod json_objects;
 mod output_parser;
 mod profile;
 mod retry_after;
@@ -19,6 +20,7 @@ pub use adapter::{
 };
 pub use event::AgentEvent;
 pub use invocation::{Invocation, InvocationSpec};
+pub use json_objects::json_objects;
 pub use output_parser::{Conclusion, Ending, OutputParser};
 pub use profile::{MissingKey, Profile, missing_key};
 pub use retry_after::Wait;

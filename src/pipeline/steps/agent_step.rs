@@ -24,7 +24,7 @@ use crate::pipeline::steps::validate_answer::validate_answer;
 use crate::pipeline::task::budget::{add_usage, exhausted_limit, remaining_budget};
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent, Used};
 use crate::pipeline::workflow::model::{Role, Step, Work};
-use crate::pipeline::workflow::template::Template;
+use crate::template::Template;
 use crate::transcript::EventType;
 
 /// Maximum size of a branch's diff in a prompt, in bytes.

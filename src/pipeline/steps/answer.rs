@@ -8,12 +8,11 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
+use crate::agent::json_objects;
 use crate::pipeline::workflow::model::{Field, FieldType};
 
 /// Maximum number of bytes of an answer that are parsed. Of a longer answer, only the end is parsed.
 const LONGEST: usize = 1 << 20;
-/// Maximum number of positions in an answer at which the parser tries to read a JSON object.
-const MOST_TRIED: usize = 20_000;
 
 /// Why an answer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +36,7 @@ pub(crate) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Ma
         from += 1;
     }
     let text = &text[from..];
-    let found = objects(text);
+    let found = json_objects(text);
     let names_one = |object: &Map<String, Value>| fields.keys().any(|name| object.contains_key(name));
     let Some(at) = found.iter().rposition(|(_, object)| names_one(object)) else {
         let missing = fields.keys().next().map(|name| format!("`{name}` is missing"));
@@ -78,29 +77,6 @@ fn contradicted<'o>(
     };
     let word = earlier.find_map(other)?;
     Some(format!("the answer has `{name}` {yes} and {word}; give one verdict, and quote no other"))
-}
-
-/// Every top-level JSON object in the text, in order, each with the offset of its end. Nested objects are skipped.
-fn objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    // Bounds the work: a `{` that opens no object must not make us parse the rest again and again.
-    let mut tries = 0;
-    while let Some(begin) = text[at..].find('{').map(|found| at + found) {
-        tries += 1;
-        let mut stream = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
-        match stream.next() {
-            Some(Ok(Value::Object(object))) => {
-                at = begin + stream.byte_offset().max(1);
-                found.push((at, object));
-            }
-            _ => at = begin + 1,
-        }
-        if tries > MOST_TRIED {
-            break;
-        }
-    }
-    found
 }
 
 /// Checks that an object has all required fields, and that the values have the right types.

@@ -20,7 +20,7 @@ use crate::pipeline::steps::finish_step::{commit_changes, shared_document_change
 use crate::pipeline::task::budget::{add_usage, exhausted_limit};
 use crate::pipeline::task::state::{RUNNER, Used};
 use crate::pipeline::workflow::model::{DocsConfig, Field, Role, Step, Triage};
-use crate::pipeline::workflow::template::Template;
+use crate::template::Template;
 
 /// Maximum number of files that one documentation call may write: each file needs a Landlock rule.
 const MOST_OPENED: usize = 512;

@@ -17,7 +17,7 @@ use crate::pipeline::steps::feedback_triage::triage_feedback;
 use crate::pipeline::steps::project_tests::test_command;
 use crate::pipeline::task::state::{RUNNER, Status, TaskEvent};
 use crate::pipeline::workflow::model::{BACK, FieldType, Role, Step, Work};
-use crate::pipeline::workflow::template::fill_message;
+use crate::template::fill_message;
 use crate::transcript::EventType;
 use crate::workspace::StepCommit;
 

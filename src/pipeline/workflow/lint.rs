@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use super::model::{BACK, Bounds, END, Field, FieldType, Step, StepExecutor, Triage, Work, Workflow};
 use super::parse::ParsedWorkflow;
-use super::template::Template;
 use crate::policy::{Diagnostic, PolicyDirs, Severity, Source, find};
+use crate::template::Template;
 
 /// The names of the values that every prompt can use.
 pub(crate) const VALUES: [&str; 14] = [

@@ -5,5 +5,4 @@ pub(crate) mod model;
 pub(crate) mod parse;
 pub(crate) mod parse_step;
 pub(crate) mod render;
-pub(crate) mod template;
 pub(crate) mod yaml;

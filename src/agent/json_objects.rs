@@ -1,0 +1,29 @@
+//! Finds JSON objects in an agent's answer, which may surround them with code fences, filler and examples.
+
+use serde_json::{Map, Value};
+
+/// Maximum number of positions in an answer at which the parser tries to read a JSON object.
+const MOST_TRIED: usize = 20_000;
+
+/// Every top-level JSON object in the text, in order, each with the offset of its end. Nested objects are skipped.
+pub fn json_objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    // Bounds the work: a `{` that opens no object must not make us parse the rest again and again.
+    let mut tries = 0;
+    while let Some(begin) = text[at..].find('{').map(|found| at + found) {
+        tries += 1;
+        let mut stream = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
+        match stream.next() {
+            Some(Ok(Value::Object(object))) => {
+                at = begin + stream.byte_offset().max(1);
+                found.push((at, object));
+            }
+            _ => at = begin + 1,
+        }
+        if tries > MOST_TRIED {
+            break;
+        }
+    }
+    found
+}
