@@ -147,7 +147,13 @@ fn write_plan(workspace: &Workspace, plan: &ApplyPlan, dry_run: bool, out: &mut 
         ApplyMethod::Uncommitted => "uncommitted changes",
     };
     let (verb, files) = (if dry_run { "would apply" } else { "applied" }, count(plan.files.len(), "file"));
-    writeln!(out, "{verb} {branch} to {into} as {how}: {}, {files}", count(plan.work.commits, "commit"))?;
+    // The run's commits, and one more for what it had not committed.
+    let commits = plan.work.commits + usize::from(plan.work_message.is_some());
+    let what = match plan.method {
+        ApplyMethod::Merge => format!("{}, {files}", count(commits, "commit")),
+        ApplyMethod::Squash | ApplyMethod::Uncommitted => files,
+    };
+    writeln!(out, "{verb} {branch} to {into} as {how}: {what}")?;
     if let Some(message) = &plan.work_message {
         writeln!(
             out,

@@ -134,12 +134,29 @@ pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
     writeln!(out, "\nwrote {}", path.display())?;
     writeln!(out, "next:")?;
     writeln!(out, "  git add {PROJECT_CONFIG} && git commit -m 'Set up guard'")?;
-    writeln!(out, "  guard config trust        # confirm what it asks for, once for this content")?;
-    let agent = installed_agents()
+    writeln!(
+        out,
+        "  guard config trust        # confirm what it asks for, if it asks for more than the defaults"
+    )?;
+    let command = installed_agents()
         .first()
-        .map_or("make test".to_string(), |agent| format!("{agent} -p 'run the tests'"));
-    writeln!(out, "  guard run -- {agent}")?;
+        .map_or_else(|| test_command(root).to_string(), |agent| format!("{agent} -p 'run the tests'"));
+    writeln!(out, "  guard run -- {command}")?;
     Ok(Exit::Success)
+}
+
+/// The command that runs the tests of a project, by the files in its root.
+fn test_command(root: &Path) -> &'static str {
+    let commands = [
+        ("Makefile", "make test"),
+        ("Cargo.toml", "cargo test"),
+        ("package.json", "npm test"),
+        ("go.mod", "go test ./..."),
+        ("pyproject.toml", "python3 -m pytest"),
+        ("pom.xml", "mvn test"),
+    ];
+    let found = commands.iter().find(|(file, _)| root.join(file).exists());
+    found.map_or("COMMAND", |(_, command)| command)
 }
 
 /// The names of the agents that guard knows and that are installed.

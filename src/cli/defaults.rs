@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{Failure, args};
 use crate::policy::{
     self, Config, PROJECT_CONFIG, PROJECT_POLICY, Policy, PolicyDirs, ProjectConfig, RunDefaults, Severity,
-    Source,
+    Source, TimeLimit,
 };
 use crate::terminal_text;
 use crate::transcript::runs_dir;
@@ -237,7 +237,7 @@ impl Defaults {
     }
 
     /// Fills in the arguments of a run that the command line does not give, from the defaults.
-    pub(super) fn complete(&self, arguments: &mut args::Run) {
+    pub(super) fn complete(&self, arguments: &mut args::Run, is_attended: bool) {
         let project = self.project.as_ref().map(|project| &project.config.run);
         let both: Vec<&RunDefaults> = project.into_iter().chain([&self.user]).collect();
         for defaults in &both {
@@ -248,11 +248,11 @@ impl Defaults {
             arguments.copy.extend(defaults.copy.iter().cloned());
             arguments.link.extend(defaults.link.iter().cloned());
         }
-        let first = |of: fn(&RunDefaults) -> Option<u64>| both.iter().find_map(|defaults| of(defaults));
-        arguments.timeout =
-            arguments.timeout.or_else(|| first(|defaults| defaults.timeout.map(|limit| limit.0)));
-        arguments.max_duration =
-            arguments.max_duration.or_else(|| first(|defaults| defaults.max_duration.map(|limit| limit.0)));
+        let first = |of: fn(&RunDefaults) -> Option<TimeLimit>| {
+            both.iter().find_map(|defaults| of(defaults)).filter(|_| !is_attended).map(|limit| limit.0)
+        };
+        arguments.timeout = arguments.timeout.or_else(|| first(|defaults| defaults.timeout));
+        arguments.max_duration = arguments.max_duration.or_else(|| first(|defaults| defaults.max_duration));
         if both.iter().find_map(|defaults| defaults.deps) == Some(false) {
             arguments.no_deps = true;
         }

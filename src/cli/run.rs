@@ -77,7 +77,7 @@ fn run_or_plan(
         form == Form::PassThrough && launch::is_interactive(io::stdin().as_fd(), io::stdout().as_fd());
     let profile = agent_run::detect(arguments.agent.as_deref(), &arguments.command, has_terminal, &config)?;
     let mut request = request(arguments, policy, config, &keys, profile.as_ref())?;
-    request.options.is_attended = form == Form::PassThrough && io::stdin().is_terminal();
+    request.options.is_attended = is_attended(arguments);
     if let Some(problem) = profile.as_ref().and_then(|profile| agent_run::version_problem(profile, &request))
     {
         let hint = "`--agent none` runs the command without treating it as an agent";
@@ -158,7 +158,8 @@ fn run_or_plan(
     };
     let not_started = result_before_start(&planned.plan);
     // A person reads one line at the beginning and one at the end; programs and logs get the whole summary.
-    let one_line = has_terminal && !super::logging::is_verbose();
+    let is_seen_by_a_person = form == Form::PassThrough && io::stderr().is_terminal();
+    let one_line = is_seen_by_a_person && !super::logging::is_verbose();
     if has_terminal && !arguments.quiet {
         note(&terminal_summary::beginning(&planned.plan));
     }
@@ -181,6 +182,11 @@ fn run_or_plan(
     }
 }
 
+/// True if a person is at the terminal, who ends a run that takes too long. Only limits on the command line count then.
+fn is_attended(arguments: &args::Run) -> bool {
+    Form::from_args(arguments) == Form::PassThrough && io::stdin().is_terminal()
+}
+
 /// Completes the arguments with the defaults of the project and the user, and loads the policy.
 fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, Policy), Failure> {
     let directory = match &arguments.dir {
@@ -191,7 +197,8 @@ fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, P
         Defaults::find(&directory, arguments.base.as_deref(), arguments.policy.as_deref(), config)?;
     defaults.confirm()?;
     let mut arguments = arguments.clone();
-    defaults.complete(&mut arguments);
+    let is_attended = is_attended(&arguments);
+    defaults.complete(&mut arguments, is_attended);
     let prefix = defaults.branch_prefix().map(str::to_string);
     let mut policy = super::allow::allow_for_one_run(defaults.policy, &arguments.allow)?;
     if let Some(prefix) = prefix {

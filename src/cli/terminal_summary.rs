@@ -2,11 +2,14 @@
 //! summary instead.
 
 use crate::launch::{LaunchPlan, Limits};
-use crate::outcome::RunResult;
+use crate::outcome::{ErrorKind, RunResult};
 use crate::terminal_text;
 
 /// The maximum number of hosts that the first line names.
 const MOST_HOSTS: usize = 3;
+
+/// The maximum length of an error that the last line puts before the time.
+const LONGEST_CLAUSE: usize = 60;
 
 /// The line that is printed when a run begins: policy, branch, network and time limits.
 pub(super) fn beginning(plan: &LaunchPlan) -> String {
@@ -54,7 +57,13 @@ fn duration(seconds: u64) -> String {
 /// The line that is printed when a run has ended: how it ended, what it left, and how to learn what was refused.
 pub(super) fn ending(result: &RunResult) -> String {
     let time = format!("{:.1} s", result.duration_ms as f64 / 1000.0);
+    let refused = result.denials.first().filter(|_| result.error_kind == Some(ErrorKind::PolicyDenied));
     let how = match (&result.error, result.exit_code) {
+        (Some(_), _) if refused.is_some() => {
+            let what = refused.map(|denial| format!("{} (rule {})", denial.what, denial.rule));
+            format!("refused after {time}: {}", what.unwrap_or_default())
+        }
+        (Some(error), _) if error.len() > LONGEST_CLAUSE => format!("ended after {time}: {error}"),
         (Some(error), _) => format!("{error} after {time}"),
         (None, None | Some(0)) => format!("ok in {time}"),
         (None, Some(code)) => format!("exit code {code} after {time}"),

@@ -247,8 +247,9 @@ pub(super) fn option(
         && denying.when.paths.iter().any(PathPattern::means_outside)
     {
         let used = matching::matched_paths(&denying.when, intent).map(|used| plain_text(&used.path));
-        let paths: Option<Vec<String>> =
-            used.map(|path| Some(format!("--write {}", quote(&path?)))).collect();
+        let paths: Option<Vec<String>> = used
+            .map(|path| path.filter(|path| path != "/").map(|path| format!("--write {}", quote(&path))))
+            .collect();
         return paths.filter(|paths| !paths.is_empty()).map(|paths| paths.join(" "));
     }
     let is_enough = |command: &String| {

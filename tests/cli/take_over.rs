@@ -115,7 +115,7 @@ fn the_work_is_taken_over() {
     user.sees_with_code(
         "guard apply --dry-run",
         0,
-        &["would apply task/a to main as a fast-forward: 1 commit, 3 files", "would commit 2 paths"],
+        &["would apply task/a to main as a fast-forward: 2 commits, 3 files", "would commit 2 paths"],
     );
     assert_eq!(user.types("git count-objects"), objects);
     user.types("test \"$(git log --format=%s)\" = first && guard worktree path task/a > /dev/null");
@@ -123,7 +123,7 @@ fn the_work_is_taken_over() {
         "guard apply",
         0,
         &[
-            "applied task/a to main as a fast-forward: 1 commit, 3 files",
+            "applied task/a to main as a fast-forward: 2 commits, 3 files",
             "committed 2 paths not committed by the run: \"Uncommitted work of task/a\"",
             "undo: git reset --keep ",
             "removed: worktree and branch; the work is saved in refs/guard/",
@@ -147,7 +147,7 @@ fn the_user_went_on_meanwhile() {
     user.sees_with_code(
         "guard apply -m 'The rest'",
         0,
-        &["to main as a merge commit: 1 commit, 3 files", "\"The rest\""],
+        &["to main as a merge commit: 2 commits, 3 files", "\"The rest\""],
     );
     user.types(
         "test \"$(git log --first-parent --format=%s | tr '\\n' ,)\" = \"Merge branch 'task/a',mine,first,\"",
@@ -160,7 +160,7 @@ fn the_user_went_on_meanwhile() {
     user.sees_with_code(
         "guard apply",
         0,
-        &["as a fast-forward: 1 commit, 3 files", "committed 2 paths", "removed: worktree"],
+        &["as a fast-forward: 2 commits, 3 files", "committed 2 paths", "removed: worktree"],
     );
     user.types("cat b mine later && git log --format=%s | grep -qx 'In the worktree'");
 }
@@ -169,11 +169,7 @@ fn the_user_went_on_meanwhile() {
 fn one_commit_or_none() {
     let user = UserShell::with_readme("take-over-squash", README);
     run_with_work(&user, "a");
-    user.sees_with_code(
-        "guard apply --squash --keep",
-        0,
-        &["applied task/a to main as one commit: 1 commit, 3 files"],
-    );
+    user.sees_with_code("guard apply --squash --keep", 0, &["applied task/a to main as one commit: 3 files"]);
     user.types("test \"$(git log --format=%B -1)\" = \"$(printf 'Work of task/a\\n\\n* Add a\\n')\" && test $(git rev-list --count HEAD) = 2");
     // Kept as it was.
     user.types("cd \"$(guard worktree path task/a)\" && test \"$(git log --format=%s -1)\" = 'Add a' && git status --porcelain | grep -q README");

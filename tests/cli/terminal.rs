@@ -231,9 +231,10 @@ fn a_person_is_given_time() {
     terminal.shows("\npatient\n");
     // Without a person they hold, and what ended the run is told although no summary is wanted.
     terminal.types(&format!("{command} -- sleep 60 < /dev/null"));
-    terminal.shows("the idle limit; set another with `--timeout SECONDS`, 0 for none");
+    terminal.shows("the idle limit; `--timeout TIME` sets another, `--timeout 0` none");
     terminal.types(&format!("{command} --timeout 0 -- sleep 60 < /dev/null"));
-    terminal.shows("the limit for the whole run; set another with `--max-duration SECONDS`, 0 for none");
+    terminal
+        .shows("the limit for the whole run; `--max-duration TIME` sets another, `--max-duration 0` none");
     terminal.types(&format!(
         "{command} --timeout 0 --max-duration 0 -- bash -c 'sleep 3; echo unbounded' < /dev/null"
     ));

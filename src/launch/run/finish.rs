@@ -243,13 +243,13 @@ impl StopReason {
         match self {
             Self::Idle => {
                 format!(
-                    "no output, no new program and no CPU work for {} seconds, which is the idle limit; set another with `--timeout SECONDS`, 0 for none",
+                    "no output, no new program and no CPU work for {} seconds, which is the idle limit; `--timeout TIME` sets another, `--timeout 0` none",
                     plan.limits.idle_seconds.unwrap_or_default()
                 )
             }
             Self::Total => {
                 format!(
-                    "not done after {} seconds, which is the limit for the whole run; set another with `--max-duration SECONDS`, 0 for none",
+                    "not done after {} seconds, which is the limit for the whole run; `--max-duration TIME` sets another, `--max-duration 0` none",
                     plan.limits.total_seconds.unwrap_or_default()
                 )
             }
