@@ -7,6 +7,7 @@
 )]
 
 mod agent_exec;
+mod batch;
 mod cli;
 mod command;
 mod decide;

@@ -97,6 +97,7 @@ fn only_some_modules_print_and_do_input_and_output() {
                 "cli",
                 "egress",
                 "agent_exec",
+                "batch",
                 "forge",
                 "supervisor",
                 "launch",

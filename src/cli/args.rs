@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::batch_args::{BATCH_EXAMPLES, Batch, WORKER_EXAMPLES, WorkerArgs};
 use super::colour::ColourOptions;
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
@@ -66,6 +67,12 @@ pub(crate) enum Command {
     /// Turn a sentence into a reviewed branch: plan, review, develop, audit, integrate
     #[command(after_help = TASK_EXAMPLES, args_conflicts_with_subcommands = true)]
     Task(Task),
+    /// Queue tasks for other programs, and poll for their results
+    #[command(after_help = BATCH_EXAMPLES)]
+    Batch(Batch),
+    /// Work on the tasks of batches, on this machine or as one of several
+    #[command(after_help = WORKER_EXAMPLES)]
+    Worker(WorkerArgs),
     /// List, show, check and draw the workflows that tasks follow
     #[command(subcommand, after_help = WORKFLOW_EXAMPLES)]
     Workflow(Workflow),

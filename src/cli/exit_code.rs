@@ -50,6 +50,14 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         ],
     ),
     (
+        "guard batch, worker",
+        &[
+            ("0", "Done. For `poll` and `results`: whatever the status of the tasks is."),
+            ("1", "`watch`: at least one task failed."),
+            ("2", "Bad usage, a submission with mistakes, no such batch, or a queue that cannot be used."),
+        ],
+    ),
+    (
         "guard check",
         &[
             ("0", "Allowed."),

@@ -9,6 +9,8 @@ mod apply;
 mod args;
 mod attach;
 mod audit;
+mod batch;
+mod batch_args;
 mod check;
 mod check_connect;
 mod colour;
@@ -58,6 +60,7 @@ mod terminal_filter;
 mod terminal_summary;
 mod verify;
 mod why;
+mod worker;
 mod workflow;
 mod worktree;
 mod worktree_args;
@@ -107,6 +110,8 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Exec(arguments) => exec::run(&arguments, &mut out),
         args::Command::Mcp(arguments) => mcp::run(&arguments, &mut out),
         args::Command::Task(arguments) => task::run(&arguments, &mut out),
+        args::Command::Batch(arguments) => batch::run(&arguments, &mut out),
+        args::Command::Worker(arguments) => worker::run(&arguments, &mut out),
         args::Command::Workflow(arguments) => workflow::run(&arguments, &mut out),
         args::Command::Demo { namespaces } => demo::run(namespaces.map(Into::into), &mut out),
         args::Command::DemoAgent { arguments } => demo::agent(&arguments),

@@ -32,6 +32,17 @@ pub struct Config {
     /// How long guard keeps the records of runs. Without it, only `guard runs prune` deletes them.
     #[serde(default)]
     pub state: StateConfig,
+    /// Where `guard batch` and `guard worker` keep their queue.
+    #[serde(default)]
+    pub batch: BatchConfig,
+}
+
+/// Where batches are queued.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BatchConfig {
+    /// The database of the queue, `"postgres://…"`. Without it, a file in the state directory.
+    pub store: Option<String>,
 }
 
 /// Which finished runs guard deletes by itself, with their transcripts. It looks at most once an hour, after a run, and keeps

@@ -98,3 +98,10 @@ pub fn start_in_new_session(command: &mut Command) {
     // SAFETY: two system calls on plain integers.
     unsafe { command.pre_exec(leave) };
 }
+
+/// Makes a command the leader of a new session, so that it has no terminal and outlives its caller.
+pub fn start_session(command: &mut Command) {
+    let leave = || nix::unistd::setsid().map(drop).map_err(io::Error::from);
+    // SAFETY: one system call without arguments.
+    unsafe { command.pre_exec(leave) };
+}

@@ -1,0 +1,174 @@
+//! Collects lines and hit counts from the parsers, within limits.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use super::Coverage;
+use super::source_path::SourceRoot;
+
+/// The longest path of a source file, in bytes.
+pub(super) const MAX_PATH_BYTES: usize = 4096;
+
+/// How much the reports of one directory may contain, all together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) files: usize,
+    /// The number of different lines of one source file.
+    pub(super) lines_per_file: usize,
+    /// The number of lines, each counted as often as the reports list it. This limits the time as well as the memory: a
+    /// few bytes of an llvm-cov export can stand for a million lines.
+    pub(super) records: usize,
+}
+
+impl Limits {
+    pub(super) const STANDARD: Self = Self { files: 100_000, lines_per_file: 1_000_000, records: 10_000_000 };
+}
+
+/// What is wrong with a report, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Damage {
+    /// The line of the report, counted from 1, if it is known.
+    pub(super) line: Option<usize>,
+    pub(super) problem: String,
+}
+
+impl Damage {
+    pub(super) fn at_line(line: usize, problem: String) -> Self {
+        Self { line: Some(line), problem }
+    }
+
+    /// Damage at a byte offset of the report. Counts the lines before it, so it is for the end of the parsing only.
+    pub(super) fn at_offset(report: &[u8], offset: usize, problem: String) -> Self {
+        let before = &report[..offset.min(report.len())];
+        Self::at_line(1 + memchr::memchr_iter(b'\n', before).count(), problem)
+    }
+
+    /// Damage that serde found in a JSON report. Its message ends with the position, which is in `line` here.
+    pub(super) fn in_json(error: &serde_json::Error) -> Self {
+        let message = error.to_string();
+        let problem = message.rfind(" at line ").map_or(message.as_str(), |end| &message[..end]).to_string();
+        Self { line: (error.line() > 0).then(|| error.line()), problem }
+    }
+}
+
+impl From<String> for Damage {
+    fn from(problem: String) -> Self {
+        Self { line: None, problem }
+    }
+}
+
+/// The hit counts of the lines of one source file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Lines(BTreeMap<u32, u64>);
+
+impl Lines {
+    pub(super) fn total(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn covered(&self) -> usize {
+        self.0.values().filter(|&&hits| hits > 0).count()
+    }
+
+    pub(super) fn uncovered(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().filter(|&(_, &hits)| hits == 0).map(|(&line, _)| line)
+    }
+
+    pub(super) fn uncovered_ranges(&self) -> Vec<RangeInclusive<u32>> {
+        let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();
+        for line in self.uncovered() {
+            match ranges.last_mut() {
+                Some(last) if last.end().checked_add(1) == Some(line) => *last = *last.start()..=line,
+                _ => ranges.push(line..=line),
+            }
+        }
+        ranges
+    }
+}
+
+/// Collects the lines of one or more reports.
+pub(super) struct CoverageBuilder {
+    root: SourceRoot,
+    files: BTreeMap<String, Lines>,
+    records: usize,
+    limits: Limits,
+}
+
+impl CoverageBuilder {
+    /// A builder without lines. Paths of source files become relative to the directory.
+    pub(super) fn new(directory: &Path, limits: Limits) -> Self {
+        Self { root: SourceRoot::new(directory), files: BTreeMap::new(), records: 0, limits }
+    }
+
+    pub(super) fn finish(self) -> Coverage {
+        Coverage { files: self.files }
+    }
+
+    /// Whether a path of a report leads to an existing file below the directory.
+    pub(super) fn has_source(&self, path: &str) -> bool {
+        path.len() <= MAX_PATH_BYTES && self.root.has_file(path)
+    }
+
+    /// Starts to record the lines of a source file, which an earlier report may have listed already.
+    pub(super) fn source_file(&mut self, path: &str) -> Result<SourceFile<'_>, String> {
+        if path.is_empty() {
+            return Err("the path of a source file is empty".to_string());
+        }
+        if path.len() > MAX_PATH_BYTES {
+            return Err(format!("the path of a source file has more than {MAX_PATH_BYTES} bytes"));
+        }
+        let relative = self.root.relative(path);
+        if relative.is_empty() {
+            return Err(format!("the path `{path}` is a directory, not a source file"));
+        }
+        if self.files.len() >= self.limits.files && !self.files.contains_key(&relative) {
+            return Err(format!("there are more than {} source files", self.limits.files));
+        }
+        let lines = &mut self.files.entry(relative).or_default().0;
+        Ok(SourceFile { lines, records: &mut self.records, limits: self.limits })
+    }
+}
+
+/// Records the lines of one source file.
+pub(super) struct SourceFile<'a> {
+    lines: &'a mut BTreeMap<u32, u64>,
+    records: &'a mut usize,
+    limits: Limits,
+}
+
+impl SourceFile<'_> {
+    /// Records how often a line was run. If the line is known already, the larger count stays.
+    pub(super) fn record(&mut self, line: u32, hits: u64) -> Result<(), String> {
+        if line == 0 {
+            return Err("a line of a source file has the number 0".to_string());
+        }
+        if *self.records >= self.limits.records {
+            return Err(format!("the reports list more than {} lines", self.limits.records));
+        }
+        *self.records += 1;
+        let largest = self.lines.entry(line).or_insert(hits);
+        *largest = hits.max(*largest);
+        if self.lines.len() > self.limits.lines_per_file {
+            return Err(format!("a source file has more than {} lines", self.limits.lines_per_file));
+        }
+        Ok(())
+    }
+}
+
+/// Reads the number of a line.
+pub(super) fn parse_line(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("`{text}` is not a line number"))
+}
+
+/// Reads a hit count. A count beyond 64 bits, which lcov writes as `1.8e+19`, becomes the largest number.
+pub(super) fn parse_hits(text: &str) -> Result<u64, String> {
+    if let Ok(hits) = text.parse() {
+        return Ok(hits);
+    }
+    match text.parse::<f64>() {
+        // Rounded up, so that no count above zero becomes zero.
+        Ok(hits) if text.starts_with(|first: char| first.is_ascii_digit()) => Ok(hits.ceil() as u64),
+        _ => Err(format!("`{text}` is not a hit count")),
+    }
+}

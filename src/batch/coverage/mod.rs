@@ -1,0 +1,270 @@
+//! Reads coverage reports and says which lines of which files the tests run.
+//!
+//! ```text
+//!   find ── reports below a directory ──► lcov, cobertura, llvm_cov, tarpaulin ──► builder ──► Coverage ──► render
+//! ```
+//!
+//! The content decides which format a report has, not its name. Several reports become one: for each line, the largest
+//! of its hit counts. An agent may have written the reports, so guard reads only regular files below the directory,
+//! follows no symbolic link, and limits the size of everything. A part of a report that guard does not understand is an
+//! error, never a covered line.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod cobertura;
+mod find;
+mod lcov;
+mod llvm_cov;
+mod render;
+mod source_path;
+mod tarpaulin;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use builder::{CoverageBuilder, Damage, Limits, Lines};
+use find::ReportDirectory;
+
+use crate::string_enum::string_enum;
+use crate::sys::fs::OpenError;
+use crate::terminal_text;
+
+/// The longest description of a damaged part that an error shows, in bytes. It may quote the report.
+const LONGEST_PROBLEM: usize = 300;
+
+string_enum! {
+    /// Which source files an output lists, by file name extension.
+    pub enum Scope {
+        /// Every file of the reports.
+        All = "all",
+        /// C and C++: `c`, `cc`, `cpp`, `cxx`, `h`, `hh`, `hpp`, `hxx`, `ipp`.
+        Cpp = "cpp",
+        /// Rust: `rs`.
+        Rust = "rust",
+    }
+}
+
+string_enum! {
+    /// The format of an output.
+    pub enum Format {
+        /// A MiniZinc data file (`.dzn`) with parallel arrays: entry *i* of each array describes file *i*.
+        MinizincDzn = "minizinc_dzn",
+        /// One JSON object: the totals, and the files with their uncovered lines as ranges.
+        Json = "json",
+        /// A table for people, with the totals in its last line.
+        TextSummary = "text_summary",
+    }
+}
+
+impl Scope {
+    fn contains(self, path: &str) -> bool {
+        let extensions: &[&str] = match self {
+            Self::All => return true,
+            Self::Cpp => &["c", "cc", "cpp", "cxx", "h", "hh", "hpp", "hxx", "ipp"],
+            Self::Rust => &["rs"],
+        };
+        let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
+        extension.is_some_and(|found| extensions.iter().any(|one| found.eq_ignore_ascii_case(one)))
+    }
+}
+
+/// The hit counts of the lines of each source file, from one report or several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Coverage {
+    /// Source file → its lines. The paths are relative to the directory where possible.
+    files: BTreeMap<String, Lines>,
+}
+
+impl Coverage {
+    /// Writes the files of a scope, sorted by path. Fails if the scope has no files.
+    pub fn render(&self, scope: Scope, format: Format) -> Result<String, CoverageError> {
+        let files: Vec<_> = self.files.iter().filter(|(path, _)| scope.contains(path)).collect();
+        if files.is_empty() {
+            return Err(CoverageError::EmptyScope { scope });
+        }
+        Ok(render::render(&files, scope, format))
+    }
+
+    /// The uncovered lines of a source file as ranges in ascending order; `None` if no report has the file. The path is
+    /// relative to the directory, or absolute if the file is outside of it.
+    pub fn uncovered_ranges(&self, path: &str) -> Option<Vec<RangeInclusive<u32>>> {
+        Some(self.files.get(&source_path::clean(path))?.uncovered_ranges())
+    }
+}
+
+/// Why the coverage of a directory is unknown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CoverageError {
+    /// No file in the usual places is a coverage report.
+    #[error(
+        "no coverage report found in {}{}; looked in {} for {}; make one with `cargo llvm-cov --lcov --output-path \
+         lcov.info`, `cargo tarpaulin --out Json` or `gcovr --cobertura coverage.xml`, or name the report",
+        shown(.directory), unrecognised_clause(.unrecognised), find::places(), find::NAMES.join(", ")
+    )]
+    NoReport {
+        /// The directory that was searched.
+        directory: PathBuf,
+        /// Files with a usual name whose content is in no known format, relative to the directory.
+        unrecognised: Vec<PathBuf>,
+    },
+    /// A directory cannot be opened or listed.
+    #[error("cannot search {} for coverage reports: {source}; name the report", shown(.directory))]
+    Search {
+        /// The directory that cannot be opened or listed.
+        directory: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The usual places hold more than guard is willing to look at.
+    #[error("{} has more than {most} {what} in the usual places; name the report", shown(.directory))]
+    TooMany {
+        /// The directory that was searched.
+        directory: PathBuf,
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        most: usize,
+    },
+    /// The named report is not below the directory.
+    #[error(
+        "the coverage report {} is not below {}; name a file in that directory, without `..`",
+        shown(.report), shown(.directory)
+    )]
+    OutsideDirectory {
+        /// The report as it was named.
+        report: PathBuf,
+        /// The directory that it must be in.
+        directory: PathBuf,
+    },
+    /// The path of the named report contains a symbolic link, which could lead out of the directory.
+    #[error(
+        "the coverage report {} is behind the symbolic link {}; name the file itself",
+        shown(.report), shown(.link)
+    )]
+    SymbolicLink {
+        /// The report, relative to the directory.
+        report: PathBuf,
+        /// The first link on the way to it.
+        link: PathBuf,
+    },
+    /// The report cannot be opened or read, is not a regular file, or is too large.
+    #[error("cannot read the coverage report {}: {source}", shown(.report))]
+    Unreadable {
+        /// The report, relative to the directory.
+        report: PathBuf,
+        /// Why not.
+        source: OpenError,
+    },
+    /// The content of the named report is in no known format.
+    #[error(
+        "{} is not a coverage report in a known format; guard reads lcov, Cobertura XML, the JSON export of llvm-cov \
+         and the JSON report of tarpaulin",
+        shown(.report)
+    )]
+    UnknownFormat {
+        /// The report, relative to the directory.
+        report: PathBuf,
+    },
+    /// A part of the report is invalid, unknown, or beyond a limit.
+    #[error("cannot use the coverage report {}: {problem}; make the report again", position(.report, *.line))]
+    Damaged {
+        /// The report, relative to the directory.
+        report: PathBuf,
+        /// The line of the report, counted from 1, if it is known.
+        line: Option<usize>,
+        /// What is wrong there.
+        problem: String,
+    },
+    /// The reports have no source file of the scope.
+    #[error("the coverage reports list no source files in the scope `{scope}`; {}", scope_advice(*.scope))]
+    EmptyScope {
+        /// The scope without files.
+        scope: Scope,
+    },
+}
+
+fn shown(path: &Path) -> String {
+    terminal_text::replace(&path.to_string_lossy())
+}
+
+fn position(report: &Path, line: Option<usize>) -> String {
+    line.map_or_else(|| shown(report), |line| format!("{}:{line}", shown(report)))
+}
+
+fn unrecognised_clause(unrecognised: &[PathBuf]) -> String {
+    match unrecognised {
+        [] => String::new(),
+        files => {
+            let files: Vec<String> = files.iter().map(|file| shown(file)).collect();
+            format!(" (in no known format: {})", files.join(", "))
+        }
+    }
+}
+
+fn scope_advice(scope: Scope) -> &'static str {
+    match scope {
+        Scope::All => "run the tests with coverage and make the report again",
+        Scope::Cpp | Scope::Rust => "use the scope `all`, or make a report for these files",
+    }
+}
+
+/// Reads the coverage of the sources in a directory: from the named report, or from all reports in the usual places.
+/// The path of the report is absolute or relative to the directory.
+pub fn read_coverage(directory: &Path, report: Option<&Path>) -> Result<Coverage, CoverageError> {
+    let reports = ReportDirectory::open(directory)?;
+    let mut builder = CoverageBuilder::new(directory, Limits::STANDARD);
+    if let Some(report) = report {
+        let report = reports.relative_path(report)?;
+        let bytes = reports.read(&report)?;
+        return match read_report(&report, &bytes, &mut builder)? {
+            true => Ok(builder.finish()),
+            false => Err(CoverageError::UnknownFormat { report }),
+        };
+    }
+    let mut unrecognised = Vec::new();
+    let found = reports.search()?;
+    for report in &found {
+        let bytes = reports.read(report)?;
+        if !read_report(report, &bytes, &mut builder)? {
+            unrecognised.push(report.clone());
+        }
+    }
+    if unrecognised.len() == found.len() {
+        return Err(CoverageError::NoReport { directory: directory.to_path_buf(), unrecognised });
+    }
+    Ok(builder.finish())
+}
+
+/// Adds the lines of a report. Returns false if the content is in no known format.
+fn read_report(report: &Path, bytes: &[u8], builder: &mut CoverageBuilder) -> Result<bool, CoverageError> {
+    parse_report(bytes, builder).map_err(|damage| CoverageError::Damaged {
+        report: report.to_path_buf(),
+        line: damage.line,
+        problem: terminal_text::replace(&terminal_text::shorten(&damage.problem, LONGEST_PROBLEM)),
+    })
+}
+
+fn parse_report(bytes: &[u8], builder: &mut CoverageBuilder) -> Result<bool, Damage> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        Damage::at_offset(bytes, error.valid_up_to(), "the text is not valid UTF-8".to_string())
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if lcov::is_lcov(text) {
+        lcov::read(text, builder)?;
+    } else if text.trim_start().starts_with('<') && cobertura::is_cobertura(text)? {
+        cobertura::read(text, builder)?;
+    } else if text.trim_start().starts_with('{') && llvm_cov::is_llvm_cov(text)? {
+        llvm_cov::read(text, builder)?;
+    } else if text.trim_start().starts_with('{') && tarpaulin::is_tarpaulin(text) {
+        tarpaulin::read(text, builder)?;
+    } else {
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests;

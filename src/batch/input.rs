@@ -1,0 +1,395 @@
+//! Reads a submission: a JSON array of tasks, or one task per line. Either every task is accepted, or all problems are
+//! reported and nothing is queued.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::model::{BatchOptions, NewTask};
+use super::task_type::TaskTypes;
+
+/// The maximum size of a submission, in bytes.
+pub const LARGEST_INPUT: usize = 256 << 20;
+/// The maximum number of tasks in a batch.
+pub const MOST_TASKS: usize = 100_000;
+/// The maximum length of a task id, a type name or a key, in bytes.
+const LONGEST_NAME: usize = 256;
+/// The maximum number of problems that one error reports.
+const MOST_PROBLEMS: usize = 100;
+/// The longest time that an option may name.
+const LONGEST_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How often a task is retried after a temporary failure, if its `max_retries` does not say otherwise.
+const DEFAULT_RETRIES: u32 = 2;
+
+/// Why a submission is refused. Nothing of it is queued.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// The text is empty.
+    #[error("the submission is empty; it must be a JSON array of tasks")]
+    Empty,
+    /// The text is neither JSON nor one JSON object per line.
+    #[error("the submission is not valid JSON: {0}")]
+    NotJson(String),
+    /// The text is JSON, but not an array.
+    #[error("the submission must be a JSON array of tasks, and is {0}")]
+    NotAnArray(&'static str),
+    /// There are too many tasks.
+    #[error("the submission has {0} tasks; the maximum is {MOST_TASKS}")]
+    TooMany(usize),
+    /// Tasks have problems. Each text names its task.
+    #[error("{}", problems.join("\n"))]
+    Tasks {
+        /// The problems, in the order of the tasks; at most 100, then one that counts the rest.
+        problems: Vec<String>,
+    },
+}
+
+/// Parses a submission, and checks the parameters of every task whose type is known. `directory` is the directory of tasks
+/// that name none, and the base of relative ones. A task of an unknown type is accepted, and fails alone.
+pub fn parse_tasks(text: &str, directory: &Path, types: &TaskTypes) -> Result<Vec<NewTask>, InputError> {
+    let values = parse_json(text)?;
+    if values.len() > MOST_TASKS {
+        return Err(InputError::TooMany(values.len()));
+    }
+    let mut problems = Vec::new();
+    let mut tasks = Vec::with_capacity(values.len());
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut repositories = HashMap::new();
+    for (index, value) in values.into_iter().enumerate() {
+        let mut reader = TaskReader { index, problems: &mut problems };
+        let Some(mut task) = reader.read(value, directory) else { continue };
+        if let Some(first) = places.insert(task.task_id.clone(), index) {
+            reader.problem(&format!("`task_id` {:?} is already the id of task {}", task.task_id, first + 1));
+        }
+        let of = task.options.directory.clone();
+        task.repository = repositories.entry(of).or_insert_with_key(|path| repository_of(path)).clone();
+        tasks.push(task);
+    }
+    check_dependencies(&tasks, &mut problems);
+    for task in &tasks {
+        let checked = types.get(&task.task_type).map(|known| known.check_parameters(&task.parameters));
+        if let Ok(Err(failure)) = checked {
+            problems.push(format!("task {:?}: {}", task.task_id, failure.message));
+        }
+    }
+    if problems.is_empty() {
+        return Ok(tasks);
+    }
+    let total = problems.len();
+    if total > MOST_PROBLEMS {
+        problems.truncate(MOST_PROBLEMS);
+        problems.push(format!("and {} more problems", total - MOST_PROBLEMS));
+    }
+    Err(InputError::Tasks { problems })
+}
+
+fn parse_json(text: &str) -> Result<Vec<Value>, InputError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.trim().is_empty() {
+        return Err(InputError::Empty);
+    }
+    match serde_json::from_str(text) {
+        Ok(Value::Array(values)) => Ok(values),
+        // One object, and nothing behind it, may also be a single line of JSONL: but then it has the fields of a task.
+        Ok(Value::Object(object)) if object.contains_key("task_id") => Ok(vec![Value::Object(object)]),
+        Ok(other) => Err(InputError::NotAnArray(type_name(&other))),
+        Err(error) if text.trim_start().starts_with('{') => parse_lines(text, &error),
+        Err(error) => Err(InputError::NotJson(error.to_string())),
+    }
+}
+
+fn parse_lines(text: &str, as_one: &serde_json::Error) -> Result<Vec<Value>, InputError> {
+    let mut values = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        match serde_json::from_str::<Value>(line) {
+            Ok(value) => values.push(value),
+            // The first line is not a whole value: this is one JSON text, not one per line.
+            Err(_) if values.is_empty() => return Err(InputError::NotJson(as_one.to_string())),
+            Err(error) => {
+                let column = error.column();
+                return Err(InputError::NotJson(format!("line {}, column {column}: {error}", number + 1)));
+            }
+        }
+    }
+    Ok(values)
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Reads one task and collects its problems.
+struct TaskReader<'p> {
+    index: usize,
+    problems: &'p mut Vec<String>,
+}
+
+impl TaskReader<'_> {
+    fn problem(&mut self, problem: &str) {
+        self.problems.push(format!("task {}: {problem}", self.index + 1));
+    }
+
+    fn read(&mut self, value: Value, directory: &Path) -> Option<NewTask> {
+        let Value::Object(mut fields) = value else {
+            self.problem(&format!("it must be an object, and is {}", type_name(&value)));
+            return None;
+        };
+        let before = self.problems.len();
+        let task_id = self.name(&mut fields, "task_id", true);
+        let task_type = self.name(&mut fields, "type", true);
+        let parameters = match fields.remove("parameters") {
+            Some(Value::Object(parameters)) => parameters,
+            Some(other) => {
+                self.problem(&format!("`parameters` must be an object, and is {}", type_name(&other)));
+                Map::new()
+            }
+            None => {
+                self.problem("`parameters` is missing");
+                Map::new()
+            }
+        };
+        let priority = self.integer(&mut fields, "priority", -1000..=1000).unwrap_or(0);
+        let max_retries = self.integer(&mut fields, "max_retries", 0..=10);
+        let options = BatchOptions {
+            directory: self.directory(&mut fields, directory),
+            policy: self.name(&mut fields, "policy", false),
+            agent: self.name(&mut fields, "agent", false),
+            timeout: self.seconds(&mut fields, "timeout"),
+            max_retries: max_retries.and_then(|n| u32::try_from(n).ok()).unwrap_or(DEFAULT_RETRIES),
+        };
+        let task = NewTask {
+            task_id: task_id.unwrap_or_default(),
+            task_type: task_type.unwrap_or_default(),
+            parameters,
+            priority: i32::try_from(priority).unwrap_or(0),
+            depends_on: self.names(&mut fields, "depends_on"),
+            idempotency_key: self.name(&mut fields, "idempotency_key", false),
+            expires_after: self.seconds(&mut fields, "expires_after"),
+            options,
+            repository: String::new(),
+        };
+        for field in fields.keys() {
+            let known = "task_id, type, parameters, priority, depends_on, idempotency_key, expires_after, timeout, \
+                         max_retries, policy, directory, agent";
+            self.problem(&format!("unknown field {field:?}; the fields of a task are {known}"));
+        }
+        (self.problems.len() == before).then_some(task)
+    }
+
+    /// Takes a text of one line out of the fields.
+    fn name(&mut self, fields: &mut Map<String, Value>, field: &str, is_required: bool) -> Option<String> {
+        match fields.remove(field) {
+            Some(Value::String(text)) if text.is_empty() => self.problem(&format!("`{field}` is empty")),
+            Some(Value::String(text)) if text.len() > LONGEST_NAME => {
+                self.problem(&format!("`{field}` is longer than {LONGEST_NAME} bytes"));
+            }
+            Some(Value::String(text)) if text.chars().any(char::is_control) => {
+                self.problem(&format!("`{field}` {text:?} contains control characters"));
+            }
+            Some(Value::String(text)) => return Some(text),
+            Some(Value::Null) | None if !is_required => {}
+            None => self.problem(&format!("`{field}` is missing")),
+            Some(other) => self.problem(&format!("`{field}` must be a string, and is {}", type_name(&other))),
+        }
+        None
+    }
+
+    fn names(&mut self, fields: &mut Map<String, Value>, field: &str) -> Vec<String> {
+        let list = match fields.remove(field) {
+            None | Some(Value::Null) => return Vec::new(),
+            Some(Value::Array(list)) => list,
+            Some(other) => {
+                self.problem(&format!(
+                    "`{field}` must be an array of task ids, and is {}",
+                    type_name(&other)
+                ));
+                return Vec::new();
+            }
+        };
+        let mut seen = HashSet::new();
+        let mut names = Vec::new();
+        for value in list {
+            match value {
+                Value::String(text) if seen.insert(text.clone()) => names.push(text),
+                Value::String(_) => {}
+                other => self.problem(&format!("`{field}` must contain task ids, not {}", type_name(&other))),
+            }
+        }
+        names
+    }
+
+    fn integer(
+        &mut self,
+        fields: &mut Map<String, Value>,
+        field: &str,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> Option<i64> {
+        let value = fields.remove(field).filter(|value| !value.is_null())?;
+        let number = value.as_i64().filter(|number| range.contains(number));
+        if number.is_none() {
+            let (least, most) = (range.start(), range.end());
+            self.problem(&format!("`{field}` must be an integer from {least} to {most}, and is {value}"));
+        }
+        number
+    }
+
+    fn seconds(&mut self, fields: &mut Map<String, Value>, field: &str) -> Option<Duration> {
+        let value = fields.remove(field).filter(|value| !value.is_null())?;
+        let time = value.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let time = time.filter(|time| !time.is_zero() && *time <= LONGEST_TIME);
+        if time.is_none() {
+            let most = LONGEST_TIME.as_secs();
+            self.problem(&format!("`{field}` must be a number of seconds, more than 0 and at most {most}"));
+        }
+        time
+    }
+
+    fn directory(&mut self, fields: &mut Map<String, Value>, base: &Path) -> PathBuf {
+        let Some(given) = self.name(fields, "directory", false) else { return base.to_path_buf() };
+        let path = base.join(given);
+        if !path.is_dir() {
+            self.problem(&format!("`directory` {} is not a directory", path.display()));
+        }
+        path
+    }
+}
+
+/// Rejects dependencies on unknown tasks, and cycles.
+fn check_dependencies(tasks: &[NewTask], problems: &mut Vec<String>) {
+    let places: HashMap<&str, usize> =
+        tasks.iter().enumerate().map(|(at, task)| (task.task_id.as_str(), at)).collect();
+    let mut unmet: Vec<usize> = vec![0; tasks.len()];
+    let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); tasks.len()];
+    for (at, task) in tasks.iter().enumerate() {
+        for needed in &task.depends_on {
+            match places.get(needed.as_str()) {
+                Some(place) => {
+                    unmet[at] += 1;
+                    dependents[*place].push(at);
+                }
+                None => problems.push(format!(
+                    "task {:?}: `depends_on` names {needed:?}, which is not a task of this batch",
+                    task.task_id
+                )),
+            }
+        }
+    }
+    let mut ready: Vec<usize> = (0..tasks.len()).filter(|at| unmet[*at] == 0).collect();
+    let mut reached = 0;
+    while let Some(at) = ready.pop() {
+        reached += 1;
+        for dependent in &dependents[at] {
+            unmet[*dependent] -= 1;
+            if unmet[*dependent] == 0 {
+                ready.push(*dependent);
+            }
+        }
+    }
+    if reached < tasks.len()
+        && let Some(at) = unmet.iter().position(|count| *count > 0)
+    {
+        problems.push(format!(
+            "task {:?}: `depends_on` leads in a circle, so the task could never start",
+            tasks[at].task_id
+        ));
+    }
+}
+
+/// The root of the repository around a directory, or the directory itself.
+fn repository_of(directory: &Path) -> String {
+    let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_path_buf());
+    let root = directory.ancestors().find(|path| path.join(".git").exists()).unwrap_or(&directory);
+    root.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Vec<NewTask>, InputError> {
+        parse_tasks(text, Path::new("/"), &TaskTypes::default())
+    }
+
+    fn problems(text: &str) -> String {
+        match parse(text) {
+            Ok(tasks) => panic!("accepted: {tasks:?}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn arrays_and_lines_are_accepted() {
+        let one = r#"{"task_id": "a", "type": "t", "parameters": {}}"#;
+        let two =
+            r#"{"task_id": "b", "type": "t", "parameters": {"x": [1]}, "depends_on": ["a"], "priority": 3}"#;
+        for text in [format!("[{one}, {two}]"), format!("{one}\n\n{two}\n"), format!("\u{feff}[{one},{two}]")]
+        {
+            let tasks = parse(&text).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(tasks.len(), 2);
+            assert_eq!((tasks[1].priority, tasks[1].depends_on.as_slice()), (3, &["a".to_string()][..]));
+        }
+        assert_eq!(parse(one).map(|tasks| tasks.len()), Ok(1));
+        assert_eq!(parse("[]").map(|tasks| tasks.len()), Ok(0));
+    }
+
+    #[test]
+    fn all_problems_are_reported() {
+        let text = r#"[
+            {"task_id": "a", "type": "t", "parameters": {}},
+            {"task_id": "a", "type": "t", "parameters": {}},
+            {"type": 1, "parameters": []},
+            7,
+            {"task_id": "x", "type": "t", "parameters": {}, "timeout": -1, "priority": "high", "colour": 1}
+        ]"#;
+        let found = problems(text);
+        for expected in [
+            "task 2: `task_id` \"a\" is already the id of task 1",
+            "task 3: `task_id` is missing",
+            "task 3: `type` must be a string, and is a number",
+            "task 3: `parameters` must be an object, and is an array",
+            "task 4: it must be an object, and is a number",
+            "task 5: `timeout` must be a number of seconds",
+            "task 5: `priority` must be an integer from -1000 to 1000, and is \"high\"",
+            "task 5: unknown field \"colour\"",
+        ] {
+            assert!(found.contains(expected), "{expected}\n{found}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_of_tasks_is_named() {
+        for (text, expected) in [
+            ("", "empty"),
+            (" \n", "empty"),
+            ("{", "not valid JSON"),
+            ("[1,", "not valid JSON"),
+            ("nonsense", "not valid JSON"),
+            ("{\"tasks\": []}", "and is an object"),
+            ("7", "and is a number"),
+            ("{\"task_id\": \"a\"}\n{\"task_id\"\n", "line 2"),
+        ] {
+            assert!(problems(text).contains(expected), "{text}: {}", problems(text));
+        }
+    }
+
+    #[test]
+    fn circles_and_unknown_dependencies_are_refused() {
+        let task = |id: &str, needs: &str| {
+            format!(r#"{{"task_id": "{id}", "type": "t", "parameters": {{}}, "depends_on": [{needs}]}}"#)
+        };
+        let circle = format!("[{},{},{}]", task("a", "\"c\""), task("b", "\"a\""), task("c", "\"b\""));
+        assert!(problems(&circle).contains("in a circle"));
+        assert!(problems(&format!("[{}]", task("a", "\"a\""))).contains("in a circle"));
+        assert!(problems(&format!("[{}]", task("a", "\"z\""))).contains("not a task of this batch"));
+    }
+}

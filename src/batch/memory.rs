@@ -1,0 +1,160 @@
+//! Searches what agents wrote down in `AGENT_MEMORY.md`, and past runs in the same directory, for keywords.
+
+use std::fmt::Write;
+use std::io::Read;
+use std::path::Path;
+
+use super::model::{TaskFailure, TaskKind};
+use crate::sys::fs::{Links, open_regular_file};
+use crate::transcript::Store;
+
+/// The file in which agents keep what they learnt about a project.
+const MEMORY_FILE: &str = "AGENT_MEMORY.md";
+/// The maximum size of the memory file, in bytes.
+const LARGEST_FILE: u64 = 16 << 20;
+/// The maximum size of a summary, in bytes.
+const LARGEST_SUMMARY: usize = 256 << 10;
+/// How many of the newest runs are searched, and how many are named.
+const MOST_SEARCHED: usize = 500;
+const MOST_NAMED: usize = 20;
+
+/// Summarises the entries and runs that mention at least one keyword. Without keywords, everything counts.
+pub(super) fn summarise(directory: &Path, runs: &Path, keywords: &[String]) -> Result<String, TaskFailure> {
+    let keywords: Vec<String> = keywords.iter().map(|word| word.to_lowercase()).collect();
+    let mentions = |text: &str| {
+        let text = text.to_lowercase();
+        keywords.is_empty() || keywords.iter().any(|word| text.contains(word))
+    };
+    let mut summary = String::new();
+    for entry in entries(&read_memory(directory)?).into_iter().filter(|entry| mentions(entry)) {
+        append_entry(&mut summary, entry);
+    }
+    let past = past_runs(directory, runs, &mentions);
+    if !past.is_empty() {
+        append_entry(&mut summary, &format!("## Past runs\n{past}"));
+    }
+    if summary.is_empty() {
+        summary = format!("no entry of {MEMORY_FILE} and no past run mentions {}\n", keywords.join(", "));
+    }
+    Ok(summary)
+}
+
+fn append_entry(summary: &mut String, entry: &str) {
+    if summary.len() + entry.len() <= LARGEST_SUMMARY {
+        let _ = writeln!(summary, "{}\n", entry.trim_end());
+    } else if !summary.ends_with("[cut]\n") {
+        summary.push_str("[cut]\n");
+    }
+}
+
+/// The text of the memory file; empty if there is none.
+fn read_memory(directory: &Path) -> Result<String, TaskFailure> {
+    let path = directory.join(MEMORY_FILE);
+    if path.symlink_metadata().is_err() {
+        return Ok(String::new());
+    }
+    // An agent may have put a link or a pipe there.
+    let bad = |error: std::io::Error| {
+        TaskFailure::permanent(TaskKind::MissingInput, format!("cannot read {}: {error}", path.display()))
+    };
+    let file = open_regular_file(&path, LARGEST_FILE, Links::Refuse)
+        .map_err(|error| bad(std::io::Error::from(error)))?;
+    let mut bytes = Vec::new();
+    file.take(LARGEST_FILE).read_to_end(&mut bytes).map_err(bad)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Splits a Markdown text at its headings. A text without headings has one entry for each paragraph.
+fn entries(text: &str) -> Vec<&str> {
+    let is_heading = |line: &str| line.starts_with('#');
+    if !text.lines().any(is_heading) {
+        return text.split("\n\n").filter(|part| !part.trim().is_empty()).collect();
+    }
+    let mut starts: Vec<usize> = Vec::new();
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        if is_heading(line) {
+            starts.push(at);
+        }
+        at += line.len();
+    }
+    if starts.first() != Some(&0) {
+        starts.insert(0, 0);
+    }
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    starts
+        .iter()
+        .zip(ends)
+        .map(|(start, end)| &text[*start..end])
+        .filter(|part| !part.trim().is_empty())
+        .collect()
+}
+
+/// One line for each run in this directory or its repository that mentions a keyword.
+fn past_runs(directory: &Path, runs: &Path, mentions: &dyn Fn(&str) -> bool) -> String {
+    let store = Store::new(runs.to_path_buf());
+    let Ok(newest) = store.newest_first() else { return String::new() };
+    let mut lines = String::new();
+    let mut named = 0;
+    for run in newest.take(MOST_SEARCHED) {
+        let place = run.repository().or_else(|| run.directory());
+        if !place.is_some_and(|place| directory.starts_with(place) || place.starts_with(directory)) {
+            continue;
+        }
+        let command = run.command().join(" ");
+        let answer = run
+            .last
+            .as_ref()
+            .and_then(|event| event.data.get("result"))
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or_default();
+        if !mentions(&command) && !mentions(answer) {
+            continue;
+        }
+        let first_line: String = answer.lines().next().unwrap_or_default().chars().take(200).collect();
+        let command: String = command.chars().take(200).collect();
+        let started = run.started().map(|time| time.to_string()).unwrap_or_default();
+        let _ = writeln!(lines, "- {started} `{command}`: {first_line}");
+        named += 1;
+        if named == MOST_NAMED {
+            break;
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_is_split_at_its_headings() {
+        assert_eq!(entries("intro\n# A\none\n## B\ntwo\n"), ["intro\n", "# A\none\n", "## B\ntwo\n"]);
+        assert_eq!(entries("first\n\nsecond\n"), ["first", "second\n"]);
+        assert!(entries("\n\n").is_empty());
+    }
+
+    #[test]
+    fn keywords_select_entries_in_any_case() -> std::io::Result<()> {
+        let directory = std::env::temp_dir().join(format!("guard-memory-{}", uuid::Uuid::now_v7()));
+        std::fs::create_dir_all(&directory)?;
+        std::fs::write(
+            directory.join(MEMORY_FILE),
+            "# Loop\nThe ooda loop.\n# Rust\nOxidation begins.\n# Other\nx\n",
+        )?;
+        let find = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_string()).collect();
+            summarise(&directory, &directory.join("runs"), &words).map_err(|failure| failure.message)
+        };
+        let both = find(&["OODA", "oxidation"]).unwrap_or_default();
+        assert!(
+            both.contains("ooda loop") && both.contains("Oxidation") && !both.contains("Other"),
+            "{both}"
+        );
+        assert!(find(&["nothing like it"]).is_ok_and(|text| text.contains("no entry")));
+        std::fs::remove_file(directory.join(MEMORY_FILE))?;
+        std::os::unix::fs::symlink("/etc/passwd", directory.join(MEMORY_FILE))?;
+        assert!(find(&["root"]).is_err());
+        std::fs::remove_dir_all(&directory)
+    }
+}

@@ -1,0 +1,31 @@
+//! Batches: a program submits a JSON array of tasks, gets a response id at once, and polls for the results.
+//!
+//! ```text
+//!   submit ─► input (checked as a whole) ─► queue ◄── claim, heartbeat, finish ── worker ─► task type ─► executor
+//!   poll   ◄─ response (summary, page) ◄─── queue
+//! ```
+//!
+//! The queue is durable: SQLite on one machine, PostgreSQL for several. A worker holds a task by a lease with a fencing
+//! token; the queue refuses the result of a worker whose lease has passed to another. What a task type does is data
+//! (`task_types/`). This module starts no program other than guard itself.
+#![forbid(unsafe_code)]
+
+pub mod coverage;
+mod input;
+mod local_worker;
+mod memory;
+mod model;
+pub mod queue;
+mod response;
+mod run_task;
+mod task_type;
+mod worker;
+
+pub use input::{InputError, LARGEST_INPUT, MOST_TASKS, parse_tasks};
+pub use local_worker::{WorkerLock, start_local_worker};
+pub use model::{BatchOptions, NewTask, TaskFailure, TaskKind, TaskState};
+pub use queue::{Queue, QueueError, open_queue};
+pub use response::{BatchResponse, BatchStatus, Counts, Page, TaskResult, TaskStatus, respond};
+pub use run_task::TaskContext;
+pub use task_type::{TaskType, TaskTypeError, TaskTypes};
+pub use worker::{StopFlag, Worker, WorkerEnd, WorkerOptions};

@@ -1,0 +1,259 @@
+//! Does the work of one claimed task, as its type says: built into guard, a command in the sandbox, or an agent.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+
+use super::coverage::{self, CoverageError, Format, Scope};
+use super::memory;
+use super::model::{TaskFailure, TaskKind};
+use super::queue::Claim;
+use super::task_type::{Builtin, CommandOutput, TaskType, TaskTypes, Work};
+use crate::agent::{AgentEvent, json_objects};
+use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
+use crate::outcome::ErrorKind;
+use crate::template::Template;
+use crate::transcript::EventType;
+
+/// The maximum size of a command's standard error in its output, in bytes. Of more, the end is kept.
+const LARGEST_STDERR: usize = 1 << 20;
+
+/// What a worker needs to work on tasks.
+#[derive(Debug)]
+pub struct TaskContext {
+    /// Runs commands and agents.
+    pub executor: Executor,
+    /// The known task types.
+    pub types: TaskTypes,
+    /// The directory of the records of runs.
+    pub runs: PathBuf,
+}
+
+impl TaskContext {
+    /// Works on a task until it has an output or has failed. `cancel` ends a command or an agent.
+    pub(super) fn run(&self, claim: &Claim, cancel: &Cancel) -> Result<Map<String, Value>, TaskFailure> {
+        let task_type = self.types.get(&claim.task_type)?;
+        task_type.check_parameters(&claim.parameters)?;
+        if !claim.options.directory.is_dir() {
+            let message = format!("the directory {} does not exist", claim.options.directory.display());
+            return Err(TaskFailure::permanent(TaskKind::MissingInput, message));
+        }
+        let output = match &task_type.work {
+            Work::Builtin(builtin) => self.run_builtin(*builtin, claim)?,
+            Work::Command(command, output) => self.run_command(task_type, command, *output, claim, cancel)?,
+            Work::Prompt(prompt) => return self.ask_agent(task_type, prompt, claim, cancel),
+        };
+        let problems = task_type.output_problems(&output);
+        if problems.is_empty() {
+            return Ok(output);
+        }
+        let message = format!("the output does not match the schema of the type: {}", problems.join("; "));
+        Err(TaskFailure::permanent(TaskKind::InvalidAnswer, message))
+    }
+
+    fn run_builtin(&self, builtin: Builtin, claim: &Claim) -> Result<Map<String, Value>, TaskFailure> {
+        let text = |name: &str| claim.parameters.get(name).and_then(Value::as_str);
+        let directory = &claim.options.directory;
+        match builtin {
+            Builtin::Echo => Ok(claim.parameters.clone()),
+            Builtin::Coverage => {
+                let report = text("report").map(PathBuf::from);
+                let scope = text("scope").and_then(|name| name.parse::<Scope>().ok()).unwrap_or(Scope::All);
+                let format =
+                    text("format").and_then(|name| name.parse::<Format>().ok()).unwrap_or(Format::Json);
+                let found = coverage::read_coverage(directory, report.as_deref());
+                let rendered = found
+                    .and_then(|found| found.render(scope, format))
+                    .map_err(|error| missing_coverage(&error))?;
+                Ok(object(json!({ "coverage_data": rendered })))
+            }
+            Builtin::Memory => {
+                let keywords = claim.parameters.get("keywords").and_then(Value::as_array);
+                let keywords: Vec<String> =
+                    keywords.into_iter().flatten().filter_map(Value::as_str).map(str::to_string).collect();
+                let summary = memory::summarise(directory, &self.runs, &keywords)?;
+                Ok(object(json!({ "memory_summary": summary })))
+            }
+        }
+    }
+
+    fn run_command(
+        &self,
+        task_type: &TaskType,
+        command: &[String],
+        wanted: CommandOutput,
+        claim: &Claim,
+        cancel: &Cancel,
+    ) -> Result<Map<String, Value>, TaskFailure> {
+        let values = template_values(task_type, claim)?;
+        let mut request = request(task_type, claim);
+        request.command = command.iter().map(|word| fill(word, &values)).collect::<Result<_, _>>()?;
+        let mut stderr = String::new();
+        let result = self.executor.execute(&request, cancel, &mut |event| append_stderr(&mut stderr, &event));
+        let exit_code = match result.run.exit_code {
+            // guard ended the command, or never started it.
+            None => return Err(run_failure(&result)),
+            Some(_) if is_ended_by_guard(&result) => return Err(run_failure(&result)),
+            Some(code) => code,
+        };
+        match wanted {
+            CommandOutput::Process => Ok(object(json!({
+                "stdout": result.run.result,
+                "stderr": stderr,
+                "exit_code": exit_code,
+            }))),
+            CommandOutput::Json if exit_code != 0 => Err(run_failure(&result)),
+            CommandOutput::Json => match serde_json::from_str(result.run.result.trim()) {
+                Ok(Value::Object(output)) => Ok(output),
+                _ => {
+                    let message = "the command must print one JSON object, and printed something else";
+                    Err(TaskFailure::permanent(TaskKind::InvalidAnswer, message))
+                }
+            },
+        }
+    }
+
+    fn ask_agent(
+        &self,
+        task_type: &TaskType,
+        prompt: &str,
+        claim: &Claim,
+        cancel: &Cancel,
+    ) -> Result<Map<String, Value>, TaskFailure> {
+        let mut request = request(task_type, claim);
+        request.prompt = fill(prompt, &template_values(task_type, claim)?)?;
+        let result = self.executor.execute(&request, cancel, &mut |_| {});
+        if !result.run.success {
+            return Err(run_failure(&result));
+        }
+        let mut problems = vec!["it has no JSON object".to_string()];
+        for (_, object) in json_objects(&result.run.result).into_iter().rev() {
+            let found = task_type.output_problems(&object);
+            if found.is_empty() {
+                return Ok(object);
+            }
+            problems = found;
+        }
+        let message = format!("the answer of the agent is not usable: {}", problems.join("; "));
+        let detail = json!({ "run_id": result.run.run_id });
+        Err(TaskFailure { kind: TaskKind::InvalidAnswer, message, detail, is_temporary: true })
+    }
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(object) => object,
+        _ => Map::new(),
+    }
+}
+
+fn request(task_type: &TaskType, claim: &Claim) -> ExecRequest {
+    let mut request = ExecRequest::new("", &claim.options.directory);
+    request.sandbox = task_type.sandbox;
+    request.policy.clone_from(&claim.options.policy);
+    request.agent = claim.options.agent.clone().filter(|_| matches!(task_type.work, Work::Prompt(_)));
+    if let Some(timeout) = claim.options.timeout {
+        request.max_duration = timeout.as_secs().max(1);
+        request.timeout = request.timeout.min(request.max_duration);
+    }
+    // The queue retries, so that a retry survives this worker.
+    request.max_retries = 0;
+    request
+}
+
+/// The values for the templates of a type: its parameters, and what the coverage report says about the named file.
+fn template_values(task_type: &TaskType, claim: &Claim) -> Result<BTreeMap<String, String>, TaskFailure> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+    let mut values: BTreeMap<String, String> =
+        claim.parameters.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+    if let Some(file) = task_type.coverage_of.as_ref().and_then(|name| values.get(name)) {
+        let wants_uncovered = claim.parameters.values().any(|value| value == "uncovered");
+        let lines = coverage::read_coverage(&claim.options.directory, None)
+            .map(|found| found.uncovered_ranges(file).map(|ranges| describe_ranges(&ranges)));
+        let lines = match lines {
+            Ok(Some(lines)) => lines,
+            Ok(None) if wants_uncovered => {
+                let message = format!("the coverage report does not mention {file}");
+                return Err(TaskFailure::permanent(TaskKind::MissingInput, message));
+            }
+            Err(error) if wants_uncovered => return Err(missing_coverage(&error)),
+            Ok(None) | Err(_) => String::new(),
+        };
+        values.insert("uncovered_lines".to_string(), lines);
+    }
+    Ok(values)
+}
+
+/// The ranges as a text such as `3-4, 7`.
+fn describe_ranges(ranges: &[RangeInclusive<u32>]) -> String {
+    let text = |range: &RangeInclusive<u32>| match (range.start(), range.end()) {
+        (start, end) if start == end => start.to_string(),
+        (start, end) => format!("{start}-{end}"),
+    };
+    ranges.iter().map(text).collect::<Vec<String>>().join(", ")
+}
+
+fn fill(template: &str, values: &BTreeMap<String, String>) -> Result<String, TaskFailure> {
+    let template = Template::read(template)
+        .map_err(|error| TaskFailure::permanent(TaskKind::Internal, error.message))?;
+    Ok(template.fill(values))
+}
+
+fn missing_coverage(error: &CoverageError) -> TaskFailure {
+    TaskFailure::permanent(TaskKind::MissingInput, error.to_string())
+}
+
+fn append_stderr(stderr: &mut String, event: &AgentEvent) {
+    if event.event_type != EventType::Output || event.data["stream"] != "stderr" {
+        return;
+    }
+    stderr.push_str(&event.message);
+    if stderr.len() > 2 * LARGEST_STDERR {
+        let from = stderr.len() - LARGEST_STDERR;
+        let from = (from..stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
+        stderr.drain(..from);
+    }
+}
+
+/// True if guard ended the run, or something about it failed other than the command itself.
+fn is_ended_by_guard(result: &ExecResult) -> bool {
+    matches!(
+        result.run.error_kind,
+        Some(
+            ErrorKind::Timeout
+                | ErrorKind::IdleTimeout
+                | ErrorKind::Cancelled
+                | ErrorKind::BudgetExhausted
+                | ErrorKind::MemoryExhausted
+                | ErrorKind::RecordFull
+                | ErrorKind::ReceiveRefused
+                | ErrorKind::BoundaryBroken
+                | ErrorKind::SandboxUnavailable
+                | ErrorKind::ConfigError
+                | ErrorKind::InvalidInput
+                | ErrorKind::Internal
+        )
+    )
+}
+
+/// The failure of a run, with its error kind and id as details.
+fn run_failure(result: &ExecResult) -> TaskFailure {
+    let kind = match result.run.error_kind {
+        Some(ErrorKind::Timeout | ErrorKind::IdleTimeout) => TaskKind::TimedOut,
+        Some(ErrorKind::Cancelled) => TaskKind::Cancelled,
+        _ => TaskKind::RunFailed,
+    };
+    let is_temporary = matches!(
+        result.run.error_kind,
+        Some(ErrorKind::RateLimited | ErrorKind::UpstreamError | ErrorKind::Busy)
+    );
+    let message = result.run.error.clone().unwrap_or_else(|| "the run failed without a message".to_string());
+    let detail = json!({
+        "error_kind": result.run.error_kind,
+        "run_id": result.run.run_id,
+        "exit_code": result.run.exit_code,
+    });
+    TaskFailure { kind, message, detail, is_temporary }
+}

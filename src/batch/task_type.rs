@@ -1,0 +1,320 @@
+//! Task types as data: each is a TOML file with the schema of its parameters, what to do, and the schema of its output.
+//!
+//! The built-in types are in `task-types/`; a user adds types, or replaces built-in ones, with files in the
+//! configuration directory. A type cannot choose its policy, so a type file gives a task no further rights.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use jsonschema::Validator;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::model::{TaskFailure, TaskKind};
+use crate::agent_exec::Sandbox;
+use crate::sys::fs::{Links, open_regular_file};
+use crate::template::Template;
+
+/// The directory of a user's task types, in the configuration directory.
+const DIRECTORY: &str = "task-types";
+/// The maximum size of a type file, in bytes.
+const LARGEST_FILE: u64 = 1 << 20;
+/// The maximum number of files that are read from the directory of task types.
+const MOST_FILES: usize = 1_000;
+/// The maximum number of problems with the parameters of one task that are reported.
+const MOST_PROBLEMS: usize = 20;
+
+const BUILT_IN: &[(&str, &str)] = &[
+    ("echo", include_str!("../../task-types/echo.toml")),
+    ("execute_shell_command", include_str!("../../task-types/execute_shell_command.toml")),
+    ("get_memory_summary", include_str!("../../task-types/get_memory_summary.toml")),
+    ("propose_strategy", include_str!("../../task-types/propose_strategy.toml")),
+    ("propose_test", include_str!("../../task-types/propose_test.toml")),
+    ("query_coverage", include_str!("../../task-types/query_coverage.toml")),
+    ("refine_test", include_str!("../../task-types/refine_test.toml")),
+];
+
+/// Why a type file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {problem}")]
+pub struct TaskTypeError {
+    /// The file, or the name of a built-in type.
+    pub file: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// What guard itself can do for a task, without starting a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Builtin {
+    /// Returns the parameters.
+    Echo,
+    /// Reads coverage reports.
+    Coverage,
+    /// Searches the agents' memory file and past runs.
+    Memory,
+}
+
+/// What becomes the output of a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum CommandOutput {
+    /// `stdout`, `stderr` and `exit_code`, whatever the exit code is.
+    #[default]
+    Process,
+    /// The JSON object that the command prints. An exit code other than 0 is a failure.
+    Json,
+}
+
+/// What a worker does for a task of a type.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Work {
+    Builtin(Builtin),
+    /// Runs a command in the sandbox. Each argument is a template.
+    Command(Vec<String>, CommandOutput),
+    /// Asks an agent. The prompt is a template, and the answer must match the output schema.
+    Prompt(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypeFile {
+    description: String,
+    work: WorkSection,
+    parameters: Value,
+    #[serde(default)]
+    output: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkSection {
+    builtin: Option<Builtin>,
+    command: Option<Vec<String>>,
+    #[serde(default)]
+    command_output: CommandOutput,
+    prompt: Option<String>,
+    #[serde(default)]
+    sandbox: Sandbox,
+    /// The parameter that names a source file; its uncovered lines become the template value `uncovered_lines`.
+    coverage_of: Option<String>,
+}
+
+/// A type of tasks.
+#[derive(Debug)]
+pub struct TaskType {
+    /// The name that tasks give as their `type`.
+    pub name: String,
+    /// What tasks of this type do, in one sentence.
+    pub description: String,
+    /// The JSON schema of the parameters.
+    pub parameters: Value,
+    /// The JSON schema of the output.
+    pub output: Value,
+    pub(super) work: Work,
+    pub(super) sandbox: Sandbox,
+    pub(super) coverage_of: Option<String>,
+    parameters_validator: Validator,
+    output_validator: Validator,
+}
+
+impl TaskType {
+    /// Parses a type file.
+    pub fn parse(name: &str, text: &str) -> Result<Self, TaskTypeError> {
+        let bad = |problem: String| TaskTypeError { file: name.to_string(), problem };
+        let file: TypeFile = toml::from_str(text).map_err(|error| bad(error.to_string()))?;
+        let section = file.work;
+        let work = match (section.builtin, section.command, section.prompt) {
+            (Some(builtin), None, None) => Work::Builtin(builtin),
+            (None, Some(command), None) if !command.is_empty() => {
+                Work::Command(command, section.command_output)
+            }
+            (None, None, Some(prompt)) => Work::Prompt(prompt),
+            _ => {
+                let problem = "[work] must have exactly one of `builtin`, `command` and `prompt`";
+                return Err(bad(problem.to_string()));
+            }
+        };
+        let templates = match &work {
+            Work::Builtin(_) => &[][..],
+            Work::Command(command, _) => command.as_slice(),
+            Work::Prompt(prompt) => std::slice::from_ref(prompt),
+        };
+        let known = |value: &str| {
+            value == "uncovered_lines" && section.coverage_of.is_some()
+                || file.parameters["properties"].get(value).is_some()
+        };
+        for text in templates {
+            let template = Template::read(text).map_err(|error| bad(error.message))?;
+            if let Some(unknown) = template.names().into_iter().find(|name| !known(name)) {
+                return Err(bad(format!("`{{{{{unknown}}}}}` is not a property of [parameters]")));
+            }
+        }
+        let output = file.output.unwrap_or_else(|| serde_json::json!({ "type": "object" }));
+        let validator = |schema: &Value, section: &str| {
+            jsonschema::validator_for(schema)
+                .map_err(|error| bad(format!("[{section}] is not a valid JSON schema: {error}")))
+        };
+        Ok(Self {
+            name: name.to_string(),
+            description: file.description,
+            parameters_validator: validator(&file.parameters, "parameters")?,
+            output_validator: validator(&output, "output")?,
+            parameters: file.parameters,
+            output,
+            work,
+            sandbox: section.sandbox,
+            coverage_of: section.coverage_of,
+        })
+    }
+
+    /// Checks the parameters of a task. The failure lists all problems.
+    pub fn check_parameters(&self, parameters: &Map<String, Value>) -> Result<(), TaskFailure> {
+        let problems = problems(&self.parameters_validator, &Value::Object(parameters.clone()));
+        if problems.is_empty() {
+            return Ok(());
+        }
+        let message = format!("invalid parameters for `{}`: {}", self.name, problems.join("; "));
+        Err(TaskFailure::permanent(TaskKind::InvalidParameters, message))
+    }
+
+    /// The problems with an output; empty if it matches the schema.
+    pub(super) fn output_problems(&self, output: &Map<String, Value>) -> Vec<String> {
+        problems(&self.output_validator, &Value::Object(output.clone()))
+    }
+}
+
+fn problems(validator: &Validator, value: &Value) -> Vec<String> {
+    let describe = |error: jsonschema::ValidationError<'_>| {
+        let place = error.instance_path().to_string();
+        let mut text = error.to_string();
+        // A message quotes the value, which may be long.
+        if text.len() > 300 {
+            let end = (0..=300).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            text.truncate(end);
+            text.push('…');
+        }
+        if place.is_empty() { text } else { format!("{place}: {text}") }
+    };
+    validator.iter_errors(value).take(MOST_PROBLEMS).map(describe).collect()
+}
+
+/// All task types that a user has.
+#[derive(Debug, Default)]
+pub struct TaskTypes {
+    types: BTreeMap<String, TaskType>,
+}
+
+impl TaskTypes {
+    /// The built-in types, and those in the user's configuration directory.
+    pub fn load(config_dir: Option<&Path>) -> Result<Self, TaskTypeError> {
+        let mut types = BTreeMap::new();
+        for (name, text) in BUILT_IN {
+            types.insert((*name).to_string(), TaskType::parse(name, text)?);
+        }
+        for path in config_dir.map(type_files).unwrap_or_default() {
+            let Some(name) = path.file_stem().and_then(|name| name.to_str()) else { continue };
+            let text = read_file(&path)?;
+            let parsed = TaskType::parse(name, &text)
+                .map_err(|error| TaskTypeError { file: path.display().to_string(), ..error })?;
+            types.insert(name.to_string(), parsed);
+        }
+        Ok(Self { types })
+    }
+
+    /// The type with this name.
+    pub fn get(&self, name: &str) -> Result<&TaskType, TaskFailure> {
+        self.types.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.types.keys().map(String::as_str).collect();
+            let message = format!("unknown task type {name:?}; the types are {}", known.join(", "));
+            TaskFailure::permanent(TaskKind::UnknownType, message)
+        })
+    }
+
+    /// All types, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &TaskType> {
+        self.types.values()
+    }
+}
+
+fn type_files(config_dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(config_dir.join(DIRECTORY)).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "toml"))
+        .take(MOST_FILES)
+        .collect();
+    files.sort();
+    files
+}
+
+fn read_file(path: &Path) -> Result<String, TaskTypeError> {
+    let bad = |problem: String| TaskTypeError { file: path.display().to_string(), problem };
+    let file = open_regular_file(path, LARGEST_FILE, Links::Follow)
+        .map_err(|error| bad(std::io::Error::from(error).to_string()))?;
+    std::io::read_to_string(file).map_err(|error| bad(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parameters(value: &Value) -> Map<String, Value> {
+        value.as_object().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn the_built_in_types_are_valid_and_accept_the_examples() {
+        let types = TaskTypes::load(None).unwrap_or_else(|error| panic!("{error}"));
+        for (name, value) in [
+            ("query_coverage", json!({"scope": "all", "format": "minizinc_dzn"})),
+            (
+                "propose_test",
+                json!({"target_cpp_file": "lib/parser.cpp", "target_line_range": "100-150",
+                    "semantic_context": "parsing of MiniZinc variables"}),
+            ),
+            ("get_memory_summary", json!({"keywords": ["OODA", "oxidation"]})),
+            ("execute_shell_command", json!({"command": "ls -la", "description": "List files"})),
+        ] {
+            let found = types.get(name).and_then(|known| known.check_parameters(&parameters(&value)));
+            assert_eq!(found, Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn wrong_parameters_are_all_named() {
+        let types = TaskTypes::load(None).unwrap_or_else(|error| panic!("{error}"));
+        let wrong = parameters(&json!({"scope": "java", "format": 7}));
+        let failure = types.get("query_coverage").and_then(|known| known.check_parameters(&wrong));
+        let message = failure.err().map(|failure| failure.message).unwrap_or_default();
+        assert!(message.contains("/scope") && message.contains("/format"), "{message}");
+        let unknown = types.get("nothing").err().map(|failure| failure.message).unwrap_or_default();
+        assert!(unknown.contains("query_coverage"), "{unknown}");
+    }
+
+    #[test]
+    fn a_type_file_with_a_mistake_is_refused() {
+        let with = |work: &str| {
+            let text = format!(
+                "description = 'x'\n[work]\n{work}\n[parameters]\ntype = 'object'\n[parameters.properties.file]\ntype = 'string'\n"
+            );
+            TaskType::parse("x", &text).map_err(|error| error.to_string())
+        };
+        assert!(with("prompt = 'read {{file}}'").is_ok());
+        for (work, expected) in [
+            ("", "exactly one"),
+            ("prompt = 'a'\nbuiltin = 'echo'", "exactly one"),
+            ("command = []", "exactly one"),
+            ("prompt = '{{flie}}'", "{{flie}}"),
+            ("prompt = '{{file'", "without"),
+            ("policy = 'none'\nprompt = 'a'", "unknown field"),
+        ] {
+            assert!(with(work).is_err_and(|error| error.contains(expected)), "{work}");
+        }
+        let schema = "description = 'x'\n[work]\nbuiltin = 'echo'\n[parameters]\ntype = 'nothing'\n";
+        assert!(TaskType::parse("x", schema).is_err_and(|error| error.to_string().contains("JSON schema")));
+    }
+}

@@ -1,0 +1,279 @@
+//! A worker: claims tasks, works on several at once, and reports how they ended.
+//!
+//! One thread owns the queue; each task has a thread of its own. The worker sends heartbeats for its tasks, and ends the
+//! work on a task whose lease is lost: the task was cancelled, or passed to another worker.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::model::{TaskFailure, TaskKind};
+use super::queue::{Claim, ClaimLimits, Ending, Lease, Queue, QueueError};
+use super::run_task::TaskContext;
+use crate::agent_exec::Cancel;
+
+/// How long a task belongs to a worker that sends no heartbeat.
+const LEASE: Duration = Duration::from_secs(15);
+/// The time between two heartbeats.
+const HEARTBEAT: Duration = Duration::from_secs(4);
+/// The longest time between two looks at the queue.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The wait before the first retry of a task. It doubles with every attempt.
+const FIRST_RETRY: Duration = Duration::from_secs(2);
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
+/// The waits after the queue failed, for example because the database restarts.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long a stopping worker waits for its tasks to end after it has cancelled them.
+const STOP_GRACE: Duration = Duration::from_secs(20);
+
+/// How a worker works.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerOptions {
+    /// The number of tasks to work on at once.
+    pub concurrency: usize,
+    /// The maximum number of running tasks of all workers together.
+    pub global: usize,
+    /// The maximum number of running tasks of all workers in one repository.
+    pub per_repository: usize,
+    /// End after the queue has been empty for this long; `None` means: work until stopped.
+    pub idle_exit: Option<Duration>,
+}
+
+/// Tells a worker from another thread to stop.
+#[derive(Debug, Clone, Default)]
+pub struct StopFlag(Arc<AtomicBool>);
+
+impl StopFlag {
+    /// Asks the worker to stop: it claims nothing more, ends its tasks and gives them back.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the worker was asked to stop.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Why a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerEnd {
+    /// The queue was empty for the time of `idle_exit`.
+    Idle,
+    /// The worker was asked to stop.
+    Stopped,
+}
+
+/// How an attempt ended, from the thread that worked on it.
+type Finished = (Claim, Result<serde_json::Map<String, serde_json::Value>, TaskFailure>);
+
+/// A worker and the tasks that it holds.
+pub struct Worker {
+    name: String,
+    queue: Box<dyn Queue>,
+    context: Arc<TaskContext>,
+    options: WorkerOptions,
+    running: HashMap<Lease, Cancel>,
+    /// Endings that the queue has not recorded yet.
+    unrecorded: Vec<(Lease, Ending)>,
+    sender: Sender<Finished>,
+    receiver: Receiver<Finished>,
+}
+
+impl Worker {
+    /// Creates a worker. Its name appears in the queue, for people.
+    pub fn new(queue: Box<dyn Queue>, context: TaskContext, options: WorkerOptions) -> Self {
+        let (sender, receiver) = channel();
+        let host =
+            nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Self {
+            name: format!("{host}:{}", std::process::id()),
+            queue,
+            context: Arc::new(context),
+            options,
+            running: HashMap::new(),
+            unrecorded: Vec::new(),
+            sender,
+            receiver,
+        }
+    }
+
+    /// Works until the queue is empty or `stop` is set. A queue that fails is tried again: tasks in progress go on.
+    pub fn work(&mut self, stop: &StopFlag) -> WorkerEnd {
+        let mut last_heartbeat = Instant::now();
+        let mut idle_since = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        while !stop.is_set() {
+            let turn = self.turn(&mut last_heartbeat);
+            match turn {
+                Ok(()) => pause = FIRST_PAUSE,
+                Err(error) => {
+                    tracing::warn!(%error, "the queue cannot be used; trying again");
+                    self.wait_for_endings(pause);
+                    pause = (2 * pause).min(LONGEST_PAUSE);
+                    continue;
+                }
+            }
+            let is_idle = self.running.is_empty() && self.unrecorded.is_empty();
+            if !is_idle {
+                idle_since = Instant::now();
+            }
+            let is_over = self.options.idle_exit.is_some_and(|time| idle_since.elapsed() >= time);
+            if is_idle && is_over && matches!(self.queue.has_open_tasks(), Ok(false)) {
+                return WorkerEnd::Idle;
+            }
+        }
+        self.give_back();
+        WorkerEnd::Stopped
+    }
+
+    /// Records what has ended, keeps the rest, claims new tasks, and waits for something to happen.
+    fn turn(&mut self, last_heartbeat: &mut Instant) -> Result<(), QueueError> {
+        self.record_endings()?;
+        if last_heartbeat.elapsed() >= HEARTBEAT {
+            self.send_heartbeats()?;
+            *last_heartbeat = Instant::now();
+        }
+        let free = self.options.concurrency.saturating_sub(self.running.len());
+        let claims = if free == 0 { Vec::new() } else { self.claim(free)? };
+        let claimed = claims.len();
+        for claim in claims {
+            self.begin(claim);
+        }
+        if self.running.is_empty() {
+            if claimed == 0 {
+                self.queue.wait(LOOK_EVERY)?;
+            }
+        } else {
+            // With room for more tasks, look at the queue often; else only an ending makes room.
+            let has_room = self.running.len() < self.options.concurrency;
+            self.wait_for_endings(if has_room { LOOK_EVERY / 10 } else { LOOK_EVERY });
+        }
+        Ok(())
+    }
+
+    fn claim(&mut self, most: usize) -> Result<Vec<Claim>, QueueError> {
+        let limits = ClaimLimits {
+            most,
+            global: self.options.global,
+            per_repository: self.options.per_repository,
+            lease: LEASE,
+        };
+        self.queue.claim(&self.name, limits)
+    }
+
+    /// Starts a thread that works on a task.
+    fn begin(&mut self, claim: Claim) {
+        let cancel = Cancel::default();
+        self.running.insert(claim.lease.clone(), cancel.clone());
+        let (context, sender, lease) = (self.context.clone(), self.sender.clone(), claim.lease.clone());
+        let work = move || {
+            let done =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| context.run(&claim, &cancel)));
+            let done = done.unwrap_or_else(|_| {
+                Err(TaskFailure::permanent(TaskKind::Internal, "guard panicked while it worked on the task"))
+            });
+            let _ = sender.send((claim, done));
+        };
+        if let Err(error) = std::thread::Builder::new().name("task".to_string()).spawn(work) {
+            self.running.remove(&lease);
+            let message = format!("cannot start a thread: {error}");
+            let failure =
+                TaskFailure { is_temporary: true, ..TaskFailure::permanent(TaskKind::Internal, message) };
+            self.unrecorded.push((lease, Ending::Failed(failure, Some(FIRST_RETRY))));
+        }
+    }
+
+    /// Waits until a task ends, and collects all that have ended.
+    fn wait_for_endings(&mut self, most: Duration) {
+        match self.receiver.recv_timeout(most) {
+            Ok(first) => {
+                self.collect(first);
+                while let Ok(next) = self.receiver.try_recv() {
+                    self.collect(next);
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        }
+    }
+
+    fn collect(&mut self, (claim, done): Finished) {
+        let is_ours = self.running.remove(&claim.lease).is_some();
+        if !is_ours {
+            return;
+        }
+        let ending = match done {
+            Ok(output) => Ending::Completed(output),
+            Err(failure) => {
+                let may_retry = failure.is_temporary && claim.attempt <= claim.options.max_retries;
+                let wait = may_retry.then(|| retry_wait(claim.attempt));
+                Ending::Failed(failure, wait)
+            }
+        };
+        self.unrecorded.push((claim.lease, ending));
+    }
+
+    /// Records the endings in one transaction. If that fails, they stay and are recorded later.
+    fn record_endings(&mut self) -> Result<(), QueueError> {
+        while let Ok(next) = self.receiver.try_recv() {
+            self.collect(next);
+        }
+        if self.unrecorded.is_empty() {
+            return Ok(());
+        }
+        let counted = self.queue.finish(&self.unrecorded)?;
+        for ((lease, _), _) in self.unrecorded.iter().zip(counted).filter(|(_, counted)| !counted) {
+            tracing::warn!(batch = lease.batch, position = lease.position, "the queue refused a late result");
+        }
+        self.unrecorded.clear();
+        Ok(())
+    }
+
+    /// Extends the leases of the running tasks, and ends the work on those that are lost.
+    fn send_heartbeats(&mut self) -> Result<(), QueueError> {
+        let leases: Vec<Lease> =
+            self.running.keys().chain(self.unrecorded.iter().map(|(lease, _)| lease)).cloned().collect();
+        if leases.is_empty() {
+            return Ok(());
+        }
+        for lease in self.queue.heartbeat(&leases, LEASE)? {
+            if let Some(cancel) = self.running.remove(&lease) {
+                cancel.set();
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the tasks in progress and gives them back to the queue, so that another worker need not wait for the leases
+    /// to expire.
+    fn give_back(&mut self) {
+        let leases: Vec<Lease> = self.running.keys().cloned().collect();
+        for cancel in self.running.values() {
+            cancel.set();
+        }
+        let deadline = Instant::now() + STOP_GRACE;
+        while !self.running.is_empty() && Instant::now() < deadline {
+            self.wait_for_endings(Duration::from_millis(50));
+        }
+        let was_cancelled = |lease: &Lease| leases.contains(lease);
+        for (lease, ending) in &mut self.unrecorded {
+            if let Ending::Failed(failure, wait) = ending
+                && was_cancelled(lease)
+                && failure.kind == TaskKind::Cancelled
+            {
+                *wait = Some(Duration::ZERO);
+            }
+        }
+        if let Err(error) = self.record_endings() {
+            tracing::warn!(%error, "cannot give tasks back; their leases expire");
+        }
+    }
+}
+
+/// How long to wait before the next attempt: twice as long after every attempt.
+fn retry_wait(attempt: u32) -> Duration {
+    FIRST_RETRY.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(LONGEST_RETRY)
+}

@@ -1,0 +1,156 @@
+//! The arguments of `guard batch` and `guard worker`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::durations::parse_seconds;
+
+pub(super) const BATCH_EXAMPLES: &str = "\
+Examples:
+  guard batch submit tasks.json                      # prints the response with all tasks pending, and returns at once
+  guard batch poll RESPONSE_ID --wait 30             # returns as soon as the batch has ended, at the latest after 30 s
+  guard batch poll RESPONSE_ID --task task_123
+  guard batch results RESPONSE_ID --jsonl
+  guard batch watch RESPONSE_ID
+  guard batch retry-failed RESPONSE_ID
+
+tasks.json is a JSON array of objects with `task_id`, `type` and `parameters`; one object per line works too.
+`guard batch types` lists the types. If no worker is running, `submit` starts one in the background, which ends when
+nothing is left to do.";
+
+pub(super) const WORKER_EXAMPLES: &str = "\
+Examples:
+  guard worker                                       # works on the tasks of this user until Ctrl-C
+  guard worker --concurrency 8 --per-repository 4
+  guard worker --store postgres://guard@db/guard     # one of several workers that share a database
+  guard worker --until-idle                          # ends when nothing is left to do";
+
+/// Which queue a command uses.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StoreOption {
+    /// The database of the queue, postgres://… [default: GUARD_STORE, `[batch] store` of config.toml, or a file in the
+    /// state directory]
+    #[arg(long, value_name = "URL", global = true)]
+    pub(crate) store: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Batch {
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+    #[command(subcommand)]
+    pub(crate) action: BatchAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BatchAction {
+    /// Queue the tasks of a JSON file, and print the response
+    Submit {
+        /// A file with a JSON array of tasks, or `-` for standard input
+        file: PathBuf,
+        /// The directory of tasks that name none [default: the current directory]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// Return the first response to a submission with this key, instead of queueing the tasks twice
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
+        /// Do not start a worker in the background
+        #[arg(long)]
+        no_worker: bool,
+    },
+    /// Print the response of a batch: the status and the results so far
+    Poll {
+        /// The `response_id` of the submission
+        response_id: String,
+        /// Wait at most this long for the batch, or the task, to end
+        #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+        wait: Option<u64>,
+        /// Only this task
+        #[arg(long, value_name = "ID")]
+        task: Option<String>,
+        /// Only the status and the counts, without results
+        #[arg(long, conflicts_with = "task")]
+        summary: bool,
+        /// At most N results; `next_after` of the response is the value for --after
+        #[arg(long, value_name = "N", conflicts_with_all = ["task", "summary"])]
+        limit: Option<usize>,
+        /// Only results behind this position
+        #[arg(long, value_name = "POSITION", requires = "limit", default_value_t = -1, allow_negative_numbers = true)]
+        after: i64,
+    },
+    /// Print the results of a batch
+    Results {
+        /// The `response_id` of the submission
+        response_id: String,
+        /// Print one JSON object per line instead of a table
+        #[arg(long, conflicts_with = "json")]
+        jsonl: bool,
+        /// Print a JSON array instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the progress of a batch until it ends
+    Watch {
+        /// The `response_id` of the submission
+        response_id: String,
+    },
+    /// Cancel the tasks of a batch that have not ended
+    Cancel {
+        /// The `response_id` of the submission
+        response_id: String,
+        /// Only this task
+        #[arg(long, value_name = "ID")]
+        task: Option<String>,
+    },
+    /// Queue the failed tasks of a batch again
+    RetryFailed {
+        /// The `response_id` of the submission
+        response_id: String,
+        /// Do not start a worker in the background
+        #[arg(long)]
+        no_worker: bool,
+    },
+    /// List batches, the newest first
+    List {
+        /// Show the newest N batches
+        #[arg(short = 'n', long = "number", value_name = "N", default_value_t = 20)]
+        number: usize,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the task types and their parameters
+    Types {
+        /// Print JSON, with the schemas
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete batches that ended long ago, with their results
+    Clean {
+        /// Delete batches that ended longer ago than this
+        #[arg(long, value_name = "TIME", value_parser = parse_seconds, default_value = "30d")]
+        older_than: u64,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+    /// The number of tasks to work on at once [default: the number of CPUs]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) concurrency: Option<u16>,
+    /// The maximum number of running tasks of all workers in one repository
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) per_repository: u16,
+    /// The maximum number of running tasks of all workers together
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) global: u16,
+    /// End when nothing is left to do
+    #[arg(long)]
+    pub(crate) until_idle: bool,
+    /// End at once if another worker with this option is running
+    #[arg(long, hide = true)]
+    pub(crate) local: bool,
+}

@@ -1,0 +1,58 @@
+//! `guard worker`: works on the tasks of batches until it is stopped, or until nothing is left to do.
+
+use std::io::Write;
+use std::time::Duration;
+
+use super::batch::{QueuePlace, load_types};
+use super::batch_args::WorkerArgs;
+use super::exit_code::Exit;
+use super::{Failure, exec, note};
+use crate::batch::{StopFlag, TaskContext, Worker, WorkerEnd, WorkerLock, WorkerOptions};
+use crate::launch;
+use crate::transcript::runs_dir;
+
+/// How long the queue must be empty before a worker with `--until-idle` ends.
+const IDLE_TIME: Duration = Duration::from_secs(2);
+
+pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
+    let place = QueuePlace::find(&args.store)?;
+    let mut lock = if args.local { WorkerLock::take(&place.directory)? } else { None };
+    if args.local && lock.is_none() {
+        return Ok(Exit::Success);
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = WorkerOptions {
+        concurrency: args.concurrency.map_or(cpus, usize::from),
+        global: usize::from(args.global),
+        per_repository: usize::from(args.per_repository),
+        idle_exit: args.until_idle.then_some(IDLE_TIME),
+    };
+    let context = TaskContext {
+        executor: exec::executor()?,
+        types: load_types()?,
+        runs: runs_dir().map_err(|error| {
+            Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+        })?,
+    };
+    let stop = StopFlag::default();
+    let flag = stop.clone();
+    launch::on_signals(move || flag.set())?;
+    if !args.local {
+        note(&format!("guard: working on up to {} tasks at once; Ctrl-C stops", options.concurrency));
+    }
+    let mut worker = Worker::new(place.open()?, context, options);
+    loop {
+        let end = worker.work(&stop);
+        // A submission looks at the lock after it has queued its tasks. So whoever gives the lock up looks at the queue
+        // after that: one of the two sees the other.
+        drop(lock.take());
+        if end == WorkerEnd::Stopped || !args.local || !place.open()?.has_open_tasks()? {
+            break;
+        }
+        lock = WorkerLock::take(&place.directory)?;
+        if lock.is_none() {
+            break;
+        }
+    }
+    Ok(Exit::Success)
+}

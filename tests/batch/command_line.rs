@@ -1,0 +1,275 @@
+//! `guard batch` as a person or a script uses it, with a worker that it starts itself.
+
+use serde_json::{Value, json};
+
+use crate::support::UserShell;
+
+/// The batch of the documentation, word for word.
+const EXAMPLE: &str = r#"[
+  {"task_id": "task_123", "type": "query_coverage", "parameters": {"scope": "all", "format": "minizinc_dzn"}},
+  {"task_id": "task_124", "type": "propose_test", "parameters": {"target_cpp_file": "lib/parser.cpp",
+    "target_line_range": "100-150", "semantic_context": "parsing of MiniZinc variables"}},
+  {"task_id": "task_125", "type": "get_memory_summary", "parameters": {"keywords": ["OODA", "oxidation"]}},
+  {"task_id": "task_126", "type": "execute_shell_command",
+    "parameters": {"command": "ls -la", "description": "List files in current directory"}}
+]"#;
+
+const LCOV: &str =
+    "SF:lib/parser.cpp\nDA:1,4\nDA:2,0\nDA:3,0\nend_of_record\nSF:src/lib.rs\nDA:1,1\nend_of_record\n";
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text.trim()).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Submits a batch. Returns the first response.
+pub(super) fn submit(user: &UserShell, tasks: &str, options: &str) -> Value {
+    std::fs::write(user.home().join("tasks.json"), tasks).unwrap();
+    parse(&user.types(&format!("guard batch submit {options} ~/tasks.json")))
+}
+
+/// Polls until the batch has ended.
+pub(super) fn poll_to_the_end(user: &UserShell, first: &Value) -> Value {
+    let id = first["response_id"].as_str().unwrap();
+    for _ in 0..10 {
+        let response = parse(&user.types(&format!("guard batch poll {id} --wait 60")));
+        if response["status"] != "pending" {
+            return response;
+        }
+    }
+    panic!("the batch {id} does not end: {}", user.types(&format!("guard batch poll {id}")));
+}
+
+fn result<'r>(response: &'r Value, task: &str) -> &'r Value {
+    let results = response["results"].as_array().unwrap();
+    results.iter().find(|result| result["task_id"] == task).unwrap_or_else(|| panic!("{task}: {response}"))
+}
+
+#[test]
+fn the_example_is_accepted_and_every_output_has_its_shape() {
+    let user = UserShell::new("batch-example");
+    user.types("mkdir -p lib && echo 'int x;' > lib/parser.cpp && git add . && git commit -qm code");
+    std::fs::write(user.project.join("lcov.info"), LCOV).unwrap();
+    std::fs::write(user.project.join("AGENT_MEMORY.md"), "# Loop\nThe OODA loop.\n# Other\nnothing\n")
+        .unwrap();
+    let first = submit(&user, EXAMPLE, "--no-worker");
+    assert_eq!(first["status"], "pending");
+    assert_eq!(first["next_poll_interval_seconds"], 5);
+    assert_eq!(first["results"].as_array().unwrap().len(), 4);
+    for task in first["results"].as_array().unwrap() {
+        assert_eq!(
+            (&task["status"], &task["output"], &task["error"]),
+            (&json!("pending"), &json!({}), &Value::Null)
+        );
+    }
+    // No agent is installed here, so the task that needs one fails; the others do not.
+    user.types("guard worker --until-idle");
+    let last = poll_to_the_end(&user, &first);
+    assert_eq!(last["status"], "completed", "{last}");
+    assert_eq!(last["response_id"], first["response_id"]);
+    assert_eq!(last["next_poll_interval_seconds"], 0);
+    let coverage = result(&last, "task_123")["output"]["coverage_data"].as_str().unwrap();
+    assert!(coverage.contains("lib/parser.cpp") && coverage.contains("src/lib.rs"), "{coverage}");
+    let memory = result(&last, "task_125")["output"]["memory_summary"].as_str().unwrap();
+    assert!(memory.contains("The OODA loop.") && !memory.contains("Other"), "{memory}");
+    let listing = &result(&last, "task_126")["output"];
+    assert!(listing["stdout"].as_str().unwrap().contains("README.md"), "{listing}");
+    assert_eq!((&listing["stderr"], &listing["exit_code"]), (&json!(""), &json!(0)));
+    let agent = result(&last, "task_124");
+    assert_eq!((&agent["status"], &agent["error_kind"]), (&json!("failed"), &json!("run_failed")), "{agent}");
+    assert!(agent["error"].as_str().unwrap().contains("gemini"), "{agent}");
+}
+
+#[test]
+fn submit_starts_a_worker_that_ends_by_itself() {
+    let user = UserShell::new("batch-worker");
+    let tasks: Vec<Value> = (0..20)
+        .map(|n| json!({"task_id": format!("t{n}"), "type": "echo", "parameters": {"number": n}}))
+        .collect();
+    let first = submit(&user, &json!(tasks).to_string(), "");
+    let last = poll_to_the_end(&user, &first);
+    assert_eq!(
+        last["counts"],
+        json!({"total": 20, "pending": 0, "running": 0, "completed": 20, "failed": 0})
+    );
+    assert_eq!(result(&last, "t7")["output"], json!({"number": 7}));
+    let id = first["response_id"].as_str().unwrap();
+    // The same in other forms.
+    assert_eq!(user.types(&format!("guard batch results {id} --jsonl")).lines().count(), 20);
+    assert_eq!(parse(&user.types(&format!("guard batch results {id} --json"))).as_array().unwrap().len(), 20);
+    user.sees(&format!("guard batch results {id}"), &["TASK", "STATUS", "t19", "completed"]);
+    user.sees_with_code(&format!("guard batch watch {id}"), 0, &["20 of 20 tasks ended"]);
+    let one = parse(&user.types(&format!("guard batch poll {id} --task t3")));
+    assert_eq!(
+        one["results"],
+        json!([{"task_id": "t3", "status": "completed", "output": {"number": 3}, "error": null, "attempts": 1}])
+    );
+    let page = parse(&user.types(&format!("guard batch poll {id} --limit 5 --after 9")));
+    assert_eq!((page["results"].as_array().unwrap().len(), &page["next_after"]), (5, &json!(14)));
+    assert_eq!(parse(&user.types(&format!("guard batch poll {id} --summary")))["results"], json!([]));
+    user.sees("guard batch list", &["RESPONSE ID", id, "20"]);
+    let list = parse(&user.types("guard batch list --json"));
+    assert_eq!((&list[0]["response_id"], &list[0]["status"]), (&json!(id), &json!("completed")));
+    // The worker has ended: nothing keeps running after the work is done.
+    user.types("for i in $(seq 100); do flock -n ~/.local/state/guard/batch/worker.lock true && exit 0; sleep 0.1; done; exit 1");
+    user.sees("guard batch clean --older-than 0", &["deleted 1 batch"]);
+    user.sees_with_code(&format!("guard batch poll {id}"), 2, &["there is no batch", "guard batch list"]);
+}
+
+#[test]
+fn bad_submissions_queue_nothing_and_name_every_problem() {
+    let user = UserShell::new("batch-bad");
+    for (text, expected) in [
+        ("", "empty"),
+        ("no JSON", "not valid JSON"),
+        ("{\"tasks\": []}", "must be a JSON array"),
+        (
+            r#"[{"task_id": "a", "type": "echo", "parameters": {}}, {"task_id": "a", "type": "echo", "parameters": {}}]"#,
+            "already the id of task 1",
+        ),
+        (r#"[{"type": "echo", "parameters": {}}]"#, "`task_id` is missing"),
+        (r#"[{"task_id": "a", "type": "echo"}]"#, "`parameters` is missing"),
+        (
+            r#"[{"task_id": "a", "type": "echo", "parameters": {}, "directory": "no/such"}]"#,
+            "is not a directory",
+        ),
+        (
+            r#"[{"task_id": "a", "type": "query_coverage", "parameters": {"scope": 7}}, {"task_id": "b", "type": "echo", "parameters": []}]"#,
+            "`parameters` must be an object",
+        ),
+    ] {
+        std::fs::write(user.home().join("bad.json"), text).unwrap();
+        let printed = user.sees_with_code(
+            "guard batch submit ~/bad.json",
+            2,
+            &["bad.json", expected, "nothing was queued"],
+        );
+        assert!(!printed.contains("panicked"), "{printed}");
+    }
+    // Wrong parameters of a known type are found before anything is queued; an unknown type fails alone.
+    user.sees_with_code(
+        r#"echo '[{"task_id": "a", "type": "query_coverage", "parameters": {"scope": "java"}},
+                  {"task_id": "b", "type": "get_memory_summary", "parameters": {"keywords": "x"}}]' | guard batch submit -"#,
+        2,
+        &["task \"a\"", "\"java\"", "\"format\" is a required property", "task \"b\""],
+    );
+    assert_eq!(user.types("guard batch list"), "no batches; `guard batch submit FILE` creates one\n");
+    user.sees_with_code("guard batch submit ~/none.json", 2, &["none.json", "No such file"]);
+    user.sees_with_code("guard batch poll batch_x", 2, &["there is no batch batch_x"]);
+    user.sees_with_code("guard batch list --store mysql://x", 2, &["postgres://"]);
+    let first = submit(
+        &user,
+        r#"[{"task_id": "a", "type": "no_such_type", "parameters": {}}, {"task_id": "b", "type": "echo", "parameters": {}}]"#,
+        "",
+    );
+    let last = poll_to_the_end(&user, &first);
+    assert_eq!(result(&last, "a")["error_kind"], "unknown_type");
+    assert!(result(&last, "a")["error"].as_str().unwrap().contains("execute_shell_command"), "{last}");
+    assert_eq!((&last["status"], &result(&last, "b")["status"]), (&json!("completed"), &json!("completed")));
+}
+
+#[test]
+fn commands_run_in_the_sandbox_under_the_policy_of_their_task() {
+    let user = UserShell::new("batch-sandbox");
+    let command = |id: &str, command: &str| json!({"task_id": id, "type": "execute_shell_command", "parameters": {"command": command}});
+    let mut slow = command("slow", "sleep 60");
+    slow["timeout"] = json!(1);
+    let mut read_only = command("read-only", "echo x > file");
+    read_only["policy"] = json!("readonly");
+    let tasks = json!([
+        command("outside", "echo x > ~/../outside; echo done"),
+        command("checkout", "git checkout -b other"),
+        command("fails", "echo out; echo err >&2; exit 7"),
+        slow,
+        read_only,
+    ]);
+    let last = poll_to_the_end(&user, &submit(&user, &tasks.to_string(), ""));
+    assert!(!user.home().join("../outside").exists());
+    assert_eq!(
+        result(&last, "fails")["output"],
+        json!({"stdout": "out\n", "stderr": "err\n", "exit_code": 7})
+    );
+    assert_ne!(result(&last, "checkout")["output"]["exit_code"], 0, "{last}");
+    assert_eq!(user.types("git branch --list other"), "");
+    assert_eq!(result(&last, "slow")["error_kind"], "timed_out", "{last}");
+    assert_ne!(result(&last, "read-only")["output"]["exit_code"], 0, "{last}");
+}
+
+#[test]
+fn tasks_depend_on_each_other_repeat_and_are_cancelled() {
+    let user = UserShell::new("batch-order");
+    let echo = |id: &str| json!({"task_id": id, "type": "echo", "parameters": {"id": id}});
+    let mut second = echo("second");
+    second["depends_on"] = json!(["first"]);
+    let mut after_failure = echo("after-failure");
+    after_failure["depends_on"] = json!(["unknown"]);
+    let unknown = json!({"task_id": "unknown", "type": "no_such_type", "parameters": {}});
+    let tasks = json!([second, echo("first"), after_failure, unknown]).to_string();
+    let first = submit(&user, &tasks, "--idempotency-key k1");
+    let last = poll_to_the_end(&user, &first);
+    assert_eq!(result(&last, "second")["status"], "completed");
+    assert_eq!(result(&last, "after-failure")["error_kind"], "dependency_failed");
+    // The same submission again is the same batch, and another one with this key is refused.
+    assert_eq!(submit(&user, &tasks, "--idempotency-key k1")["response_id"], first["response_id"]);
+    user.sees_with_code(
+        "echo '[]' | guard batch submit --idempotency-key k1 -",
+        2,
+        &["used before for other tasks"],
+    );
+    let id = first["response_id"].as_str().unwrap();
+    assert_eq!(user.types(&format!("guard batch retry-failed {id}")), "queued 2 tasks again\n");
+    poll_to_the_end(&user, &first);
+    // Cancelled while it runs: the run ends, and its processes with it.
+    let sleep =
+        json!([{"task_id": "long", "type": "execute_shell_command", "parameters": {"command": "sleep 300"}}]);
+    let first = submit(&user, &sleep.to_string(), "");
+    let id = first["response_id"].as_str().unwrap();
+    user.types(&format!(
+        "until guard batch poll {id} --summary | grep -q '\"running\":1'; do sleep 0.1; done"
+    ));
+    user.types("for i in $(seq 200); do guard ps | grep -q sleep && exit 0; sleep 0.1; done; exit 1");
+    assert_eq!(user.types(&format!("guard batch cancel {id}")), "cancelled 1 task\n");
+    let last = poll_to_the_end(&user, &first);
+    assert_eq!(
+        (&last["status"], &result(&last, "long")["error_kind"]),
+        (&json!("failed"), &json!("cancelled"))
+    );
+    user.types("for i in $(seq 200); do guard ps | grep -q 'no runs' && exit 0; sleep 0.1; done; exit 1");
+}
+
+#[test]
+fn a_new_type_is_a_file() {
+    let user = UserShell::new("batch-type");
+    user.types("mkdir -p ~/.config/guard/task-types");
+    let file = user.home().join(".config/guard/task-types/count_lines.toml");
+    std::fs::write(
+        &file,
+        r#"description = "Counts the lines of a file."
+[work]
+command = ["sh", "-c", 'lines=$(wc -l < "$1") && printf "{\"lines\": %d}" "$lines"', "-", "{{file}}"]
+command_output = "json"
+[parameters]
+type = "object"
+required = ["file"]
+[parameters.properties.file]
+description = "The path of the file."
+type = "string"
+[output]
+type = "object"
+required = ["lines"]
+[output.properties.lines]
+type = "integer"
+"#,
+    )
+    .unwrap();
+    user.sees("guard batch types", &["count_lines", "Counts the lines of a file.", "query_coverage"]);
+    let tasks = json!([
+        {"task_id": "a", "type": "count_lines", "parameters": {"file": "README.md"}},
+        // A value is never parsed as part of the command.
+        {"task_id": "b", "type": "count_lines", "parameters": {"file": "$(touch /tmp/never); README.md"}},
+    ]);
+    let last = poll_to_the_end(&user, &submit(&user, &tasks.to_string(), ""));
+    assert_eq!(result(&last, "a")["output"], json!({"lines": 1}));
+    assert_eq!(result(&last, "b")["status"], "failed");
+    std::fs::write(&file, "description = 1").unwrap();
+    user.sees_with_code("guard batch types", 2, &["count_lines.toml", "correct the file"]);
+}
