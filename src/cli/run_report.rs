@@ -1,6 +1,6 @@
 //! What `guard run` prints at the end of a run: the result as JSON, or a summary for the user.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -158,7 +158,10 @@ pub(super) fn report(
     let result = &finished.result;
     if form == Form::PassThrough {
         if !quiet && one_line {
-            note(&terminal_summary::ending(result));
+            // A program that reads the output, such as a pager, may own the terminal now: disturb it only with news.
+            if io::stdout().is_terminal() || terminal_summary::has_news(result) {
+                note(&terminal_summary::ending(result));
+            }
         } else if !quiet {
             for line in summary(result) {
                 note(&terminal_text::replace(&line));

@@ -54,6 +54,18 @@ fn duration(seconds: u64) -> String {
     }
 }
 
+/// True if the last line says more than that the command succeeded and left nothing.
+pub(super) fn has_news(result: &RunResult) -> bool {
+    let has_left_work = result.worktree.as_ref().is_some_and(|worktree| {
+        worktree.kept || worktree.unreceived || !worktree.saved.is_empty() || !result.commits.is_empty()
+    });
+    result.error.is_some()
+        || has_left_work
+        || !result.findings.is_empty()
+        || !result.denials.is_empty()
+        || (result.worktree.is_none() && !result.files_changed.is_empty())
+}
+
 /// The line that is printed when a run has ended: how it ended, what it left, and how to learn what was refused.
 pub(super) fn ending(result: &RunResult) -> String {
     let time = format!("{:.1} s", result.duration_ms as f64 / 1000.0);
