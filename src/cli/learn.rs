@@ -46,10 +46,11 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
     let programs = text.lines().filter(|line| line.starts_with("    \"")).count();
     writeln!(
         out,
-        "wrote {}: {programs} programs, {} hosts from {} program starts",
+        "wrote {}: {}, {} from {}",
         args.out.display(),
-        seen.hosts.len(),
-        seen.commands.len()
+        count(programs, "program"),
+        count(seen.hosts.len(), "host"),
+        count(seen.commands.len(), "program start")
     )?;
     let policy = reference(&args.out);
     writeln!(
@@ -58,6 +59,10 @@ pub(super) fn run(args: &Learn, out: &mut dyn Write) -> Result<Exit, Failure> {
         base.name
     )?;
     Ok(exit)
+}
+
+fn count(number: usize, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
 /// The text that names a policy file on a command line. It contains a slash, so that it is taken as a path.

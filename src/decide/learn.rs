@@ -46,6 +46,13 @@ pub struct Learned {
     pub left_out: Vec<String>,
 }
 
+/// The file name of the shims.
+const SHIM: &[u8] = b"guard-shim";
+
+fn file_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
 /// Writes the policy `name`, which extends `base`. `context` applies to every command, except for the directory.
 pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learned {
     let mut programs: BTreeMap<String, String> = BTreeMap::new();
@@ -55,9 +62,18 @@ pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learn
     let mut tightened = base.clone();
     tightened.default_action.action = Action::Deny;
     for command in &seen.commands {
+        // A shim is guard's own file. The program that it stands for is the one that the caller named.
+        let resolved = Some(command.program.clone()).filter(|path| file_name(path) != SHIM);
+        // The name that people type may be a link to another name, such as python3 to python3.11.
+        if let (Some(typed), Some(program)) = (command.argv.first(), &resolved)
+            && file_name(typed) != file_name(program)
+        {
+            let name = String::from_utf8_lossy(file_name(typed)).into_owned();
+            programs.entry(name.clone()).or_insert(name);
+        }
         let context = Context {
             cwd: crate::command::Cwd::Known(command.cwd.clone()),
-            resolved: Some(command.program.clone()),
+            resolved,
             limits: base.command_limits(),
             ..context.clone()
         };
