@@ -127,11 +127,17 @@ fn see(event: &Event, seen: &mut Seen) {
                 program: text("path").unwrap_or_default().as_bytes().to_vec(),
                 cwd: text("folder").unwrap_or("/").as_bytes().to_vec(),
             };
-            if !command.argv.is_empty()
-                && seen.commands.len() < MAX_COMMANDS
-                && !seen.commands.contains(&command)
-            {
-                seen.commands.push(command);
+            // The first line of a script names a program that the policy must allow, too.
+            let interpreter = text("interpreter").map(|path| SeenCommand {
+                argv: vec![path.as_bytes().to_vec()],
+                program: path.as_bytes().to_vec(),
+                cwd: command.cwd.clone(),
+            });
+            for command in [Some(command), interpreter].into_iter().flatten() {
+                let is_new = !command.argv.is_empty() && !seen.commands.contains(&command);
+                if is_new && seen.commands.len() < MAX_COMMANDS {
+                    seen.commands.push(command);
+                }
             }
         }
         Ok(EventType::NetworkOpen | EventType::NetworkRequest | EventType::DenyNetwork) => {

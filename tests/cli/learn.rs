@@ -3,7 +3,7 @@
 use guard::policy::{Action, PolicyDirs};
 
 use crate::policy_audit::corpora::corpora;
-use crate::support::UserShell;
+use crate::support::{UserShell, skip};
 
 #[test]
 fn a_learned_policy_lets_the_command_pass_and_refuses_the_rest() {
@@ -45,4 +45,35 @@ fn hosts_are_recorded_and_refused() {
         "guard learn -- curl -sS --max-time 20 https://registry.example/ ; cat learned.toml",
         &["registry.example", "\"curl\""],
     );
+}
+
+/// Builds and tests as people run them: compilers, scripts with an interpreter, shells behind shims.
+#[test]
+fn a_build_and_a_test_run_pass_with_what_was_learned_from_them() {
+    let user = UserShell::new("learn-builds");
+    user.types(
+        "mkdir -p src && printf '[package]\nname = \"x\"\nversion = \"0.1.0\"\nedition = \"2024\"\n' > Cargo.toml &&
+         echo 'fn main() {}' > src/main.rs && printf '{\"scripts\": {\"test\": \"node test.js\"}}' > package.json &&
+         echo 'console.log(\"passed\")' > test.js && git add . && git commit -qm code",
+    );
+    let (cargo_home, rustup_home) = (toolchain("CARGO_HOME", ".cargo"), toolchain("RUSTUP_HOME", ".rustup"));
+    let with_cargo = format!(
+        "export CARGO_HOME={cargo_home} RUSTUP_HOME={rustup_home} PATH={cargo_home}/bin:$PATH CARGO_NET_OFFLINE=true;"
+    );
+    for (name, command) in [("cargo", "cargo build"), ("npm", "npm test")] {
+        if user.ends(&format!("{with_cargo} {command}; git clean -qfdx")).1 != 0 {
+            skip(command, "it does not work without guard here");
+            continue;
+        }
+        user.types(&format!("{with_cargo} guard learn --out ~/{name}.toml -- {command}"));
+        user.types(&format!("{with_cargo} guard run --policy ~/{name}.toml -- {command}"));
+        for refused in ["git push origin main", "rm -rf /", "curl https://example.org", "git reset --hard"] {
+            user.sees_with_code(&format!("guard check --policy ~/{name}.toml -- {refused}"), 1, &["denied"]);
+        }
+    }
+}
+
+/// The directory of a toolchain of whoever runs the tests.
+fn toolchain(variable: &str, below_home: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| format!("{}/{below_home}", std::env::var("HOME").unwrap()))
 }
