@@ -98,6 +98,7 @@ fn only_some_modules_print_and_do_input_and_output() {
                 "egress",
                 "agent_exec",
                 "batch",
+                "client_access",
                 "forge",
                 "supervisor",
                 "launch",

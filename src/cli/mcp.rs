@@ -7,8 +7,9 @@ use serde_json::json;
 use super::args::Mcp;
 use super::exit_code::Exit;
 use super::{Failure, note};
+use crate::client_access::{Listening, Roots, Stop, Token};
 use crate::launch;
-use crate::mcp::{Listening, McpConfig, Roots, Stop, Token, serve, serve_http};
+use crate::mcp::{McpConfig, PATH, serve, serve_http};
 
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
@@ -48,7 +49,7 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
             "use 127.0.0.1:PORT or [::1]:PORT; connect from other machines through ssh -L",
         )
     })?;
-    writeln!(out, "{}", json!({ "url": listening.url(), "token_file": path, "pid": std::process::id() }))?;
+    writeln!(out, "{}", json!({ "url": listening.url(PATH), "token_file": path, "pid": std::process::id() }))?;
     out.flush()?;
     exit_after(serve_http(config, listening, token, &stop))
 }

@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -25,11 +25,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::auth::{Authenticator, PATH, Refusal};
+use super::END;
 use super::server::{Server, Shared};
 use super::sessions::{Answer, Sessions};
-use super::token::Token;
-use super::{END, Stop};
+use crate::client_access::{Listening, Refusal, RequestCheck, Stop, Token};
+
+/// The URL path of the MCP endpoint.
+pub const PATH: &str = "/mcp";
 
 /// The maximum number of simultaneous connections.
 const MOST_CONNECTIONS: usize = 128;
@@ -52,62 +54,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// The name of the HTTP header that contains the session id.
 const SESSION: &str = "mcp-session-id";
 
-/// A listener on a loopback port.
-#[derive(Debug)]
-pub struct Listening {
-    listener: std::net::TcpListener,
-    address: SocketAddr,
-}
-
-/// Why the server cannot listen on an address.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ListenError {
-    /// The given text is not an address with a port.
-    #[error("{0} is not an address with a port, such as 127.0.0.1:8731")]
-    NoAddress(String),
-    /// The address is not on loopback.
-    #[error("{0} is not a loopback address; guard listens only on loopback, out of reach of other machines")]
-    NotLoopback(String),
-    /// The operating system refused to listen.
-    #[error("cannot listen on {address}: {source}")]
-    Io {
-        /// The requested address.
-        address: String,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-}
-
-impl Listening {
-    /// Listens on an address such as `127.0.0.1:8731`, `[::1]:0` or `localhost:8731`. Only loopback is
-    /// accepted.
-    pub fn on(address: &str) -> Result<Self, ListenError> {
-        let numbers = address.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
-        let wanted: SocketAddr = numbers
-            .as_deref()
-            .unwrap_or(address)
-            .parse()
-            .map_err(|_| ListenError::NoAddress(address.to_string()))?;
-        if !wanted.ip().is_loopback() {
-            return Err(ListenError::NotLoopback(address.to_string()));
-        }
-        let cannot = |source: io::Error| ListenError::Io { address: address.to_string(), source };
-        let listener = std::net::TcpListener::bind(wanted).map_err(cannot)?;
-        listener.set_nonblocking(true).map_err(cannot)?;
-        let address = listener.local_addr().map_err(cannot)?;
-        Ok(Self { listener, address })
-    }
-
-    /// The URL at which clients reach the MCP server.
-    pub fn url(&self) -> String {
-        format!("http://{}{PATH}", self.address)
-    }
-}
-
 /// What all connections share: the authentication, the sessions, and the MCP service.
 struct HttpServer {
-    auth: Authenticator,
+    check: RequestCheck,
     sessions: Arc<Sessions>,
     protocol: StreamableHttpService<Server, LocalSessionManager>,
 }
@@ -123,7 +72,7 @@ pub(super) async fn serve(
     let calls = shared.calls.clone();
     let sessions = Sessions::new();
     let config = StreamableHttpServerConfig::default()
-        // `Authenticator` has already checked the host, including the port.
+        // `RequestCheck` has already checked the host, including the port.
         .disable_allowed_hosts()
         .with_max_request_body_bytes(LARGEST_BODY);
     let closing = config.cancellation_token.clone();
@@ -133,8 +82,8 @@ pub(super) async fn serve(
         Ok(Server { shared: shared.clone(), client, ends_with_client: false })
     };
     let protocol = StreamableHttpService::new(factory, sessions.manager.clone(), config);
-    let auth = Authenticator::new(listening.address, token);
-    let server = Arc::new(HttpServer { auth, sessions, protocol });
+    let check = RequestCheck::new(listening.address, token);
+    let server = Arc::new(HttpServer { check, sessions, protocol });
     let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -193,10 +142,21 @@ async fn serve_connection(stream: TcpStream, server: Arc<HttpServer>) {
 }
 
 impl HttpServer {
+    /// Checks a request before any byte of its body is read.
+    fn authenticate(&self, request: &Parts) -> Result<(), Refusal> {
+        self.check.check_source(request)?;
+        self.check.check_token(request)?;
+        if request.uri.path() == PATH && request.uri.query().is_none() {
+            return Ok(());
+        }
+        let message = "nothing is served at this path; the MCP endpoint is /mcp";
+        Err(Refusal { status: StatusCode::NOT_FOUND, message })
+    }
+
     /// Authenticates a request and passes it to the MCP service.
     async fn respond(&self, request: Request<Incoming>, is_authenticated: &AtomicBool) -> Response<Answer> {
         let (head, body) = request.into_parts();
-        if let Err(refusal) = self.auth.authenticate(&head) {
+        if let Err(refusal) = self.authenticate(&head) {
             return refused(&refusal);
         }
         is_authenticated.store(true, Ordering::Relaxed);

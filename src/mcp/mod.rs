@@ -3,7 +3,7 @@
 //! ```text
 //!   one client ─► stdio ──────────────────────────────┐
 //!                                                     ├─► server ─► calls: a thread each ─► executor
-//!   clients ───► http ─► auth: Host, Origin, token ───┘                 └─► store: results on disk
+//!   clients ───► http ─► Host, Origin, token ─────────┘                 └─► store: results on disk
 //! ```
 //!
 //! A call of the tool `gemini` becomes a request to the executor. The server reports the progress of the call, and
@@ -12,8 +12,6 @@
 //! it explicitly, or the server stops.
 #![forbid(unsafe_code)]
 
-mod allowed_roots;
-mod auth;
 mod calls;
 mod check;
 mod http;
@@ -24,22 +22,18 @@ mod result_store;
 mod server;
 mod sessions;
 mod stdio;
-mod token;
 mod tool_agent;
 mod tools;
 
-pub use allowed_roots::{RootError, Roots};
-pub use http::{ListenError, Listening};
-pub use token::{Token, TokenError, TokenProblem};
+pub use http::PATH;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use crate::agent_exec::Executor;
+use crate::client_access::{Listening, Roots, Stop, Token};
 use calls::Calls;
 use result_store::ResultStore;
 use server::Shared;
@@ -60,22 +54,6 @@ pub struct McpConfig {
     pub most_calls: usize,
     /// A function that prints a message for the user, outside of the MCP protocol.
     pub log: fn(&str),
-}
-
-/// A handle that stops the server from another thread.
-#[derive(Debug, Clone, Default)]
-pub struct Stop(Arc<watch::Sender<bool>>);
-
-impl Stop {
-    /// Stops the server. Further calls have no effect.
-    pub fn set(&self) {
-        self.0.send_replace(true);
-    }
-
-    async fn wait(&self) {
-        // This struct holds the sender, so the channel cannot be closed.
-        let _ = self.0.subscribe().wait_for(|is_set| *is_set).await;
-    }
 }
 
 /// Serves one client over standard input and output until the client disconnects, then cancels the remaining calls.

@@ -16,12 +16,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::allowed_roots::Roots;
 use super::calls::{CallerId, Calls};
 use super::tool_agent;
 use super::tool_agent::{Gemini, Limits};
 use super::{check, prompt, report, tools};
 use crate::agent::RULES;
+use crate::client_access::Roots;
 use crate::outcome::ErrorKind;
 
 /// How often a running call reports progress.
@@ -188,7 +188,7 @@ impl Server {
         caller: CallerId,
     ) -> Result<(String, tokio::sync::oneshot::Receiver<Value>), (ErrorKind, String)> {
         let asked = Gemini::read(given).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
-        let cd = self.shared.roots.find(asked.cd()).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
+        let cd = self.shared.roots.find("cd", asked.cd()).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
         let log = asked.log_metrics().then_some(self.shared.log);
         self.shared.calls.begin(asked.request(cd), caller, move |id, result| {
             if let Some(log) = log {

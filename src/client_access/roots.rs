@@ -15,7 +15,7 @@ pub enum RootError {
     #[error("{} does not exist or is not a directory", .0.display())]
     NotFound(PathBuf),
     /// The path is not UTF-8. Clients name directories in JSON, which cannot express such a path.
-    #[error("the path {} is not valid UTF-8, so MCP clients cannot name it", .0.display())]
+    #[error("the path {} is not valid UTF-8, so clients cannot name it", .0.display())]
     NotUtf8(PathBuf),
 }
 
@@ -33,17 +33,22 @@ impl Roots {
         directories.iter().map(real).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Resolves the directory that a client named to a path without symbolic links. Callers must use only the returned
-    /// path, not the client's text. The error does not reveal whether a path outside of the roots exists.
-    pub(super) fn find(&self, cd: &str) -> Result<PathBuf, String> {
-        let path = Path::new(cd);
+    /// The first root: where a client works that names no directory.
+    pub(crate) fn first(&self) -> Option<&Path> {
+        self.0.first().map(PathBuf::as_path)
+    }
+
+    /// Resolves the directory that a client named in `parameter` to a path without symbolic links. Callers must use only
+    /// the returned path, not the client's text. The error does not reveal whether a path outside of the roots exists.
+    pub(crate) fn find(&self, parameter: &str, path: &str) -> Result<PathBuf, String> {
+        let (named, path) = (path, Path::new(path));
         if !path.is_absolute() {
-            return Err(format!("`cd` must be an absolute path, and {cd:?} is not"));
+            return Err(format!("`{parameter}` must be an absolute path, and {named:?} is not"));
         }
         let real = path.canonicalize().ok().filter(|real| real.is_dir() && real.to_str().is_some());
         real.filter(|real| self.0.iter().any(|root| real.starts_with(root))).ok_or_else(|| {
             let roots: Vec<String> = self.0.iter().map(|root| root.display().to_string()).collect();
-            format!("`cd` must be a directory in {}, and {cd:?} is not", roots.join(" or "))
+            format!("`{parameter}` must be a directory in {}, and {named:?} is not", roots.join(" or "))
         })
     }
 }
@@ -71,7 +76,7 @@ mod tests {
         symlink(&odd, place.join("real/odd"))?;
         // The root itself is a link: its target at the start counts.
         let roots = Roots::new(&[place.join("link")]).unwrap_or_else(|problem| panic!("{problem}"));
-        let find = |path: &str| roots.find(&place.join(path).to_string_lossy());
+        let find = |path: &str| roots.find("cd", &place.join(path).to_string_lossy());
         let inner = place.canonicalize()?.join("real/inner");
         for path in ["link/inner", "real/inner", "real/in", "real/inner/../inner", "real/inner/."] {
             assert_eq!(find(path).as_ref(), Ok(&inner), "{path}");
@@ -91,7 +96,7 @@ mod tests {
             let problem = find(path).expect_err(path);
             assert!(problem.contains("`cd` must be a directory in"), "{path}: {problem}");
         }
-        assert!(roots.find("real/inner").is_err() && roots.find("").is_err());
+        assert!(roots.find("cd", "real/inner").is_err() && roots.find("cd", "").is_err());
         assert!(Roots::new(&[odd]).is_err_and(|problem| matches!(problem, RootError::NotUtf8(_))));
         assert!(Roots::new(&[place.join("real/file")]).is_err());
         // The root is replaced by another link later.

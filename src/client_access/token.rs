@@ -90,7 +90,7 @@ impl Token {
     }
 
     /// Whether a token that a client presented is the right one. The comparison takes constant time.
-    pub(super) fn matches(&self, candidate: &[u8]) -> bool {
+    pub(crate) fn matches(&self, candidate: &[u8]) -> bool {
         let candidate: [u8; 32] = Sha256::digest(candidate).into();
         let differences = self.0.iter().zip(candidate).fold(0, |all, (one, other)| all | (one ^ other));
         std::hint::black_box(differences) == 0

@@ -1,4 +1,4 @@
-//! Authenticates HTTP requests: the Host header must name this server, there must be no web Origin, and the
+//! Checks the head of an HTTP request: the Host header must name this server, there must be no web Origin, and the
 //! token must match.
 //!
 //! The checks run in this order, so that a web page that rebinds its own name to loopback learns nothing
@@ -12,11 +12,8 @@ use hyper::{StatusCode, Uri};
 
 use super::token::Token;
 
-/// The URL path of the MCP endpoint.
-pub(super) const PATH: &str = "/mcp";
-
-/// Checks whether HTTP requests may use this server.
-pub(super) struct Authenticator {
+/// Checks whether HTTP requests may use a server on loopback.
+pub(crate) struct RequestCheck {
     token: Token,
     /// The accepted values of the Host header, such as `127.0.0.1:8731`.
     names: Vec<String>,
@@ -24,9 +21,9 @@ pub(super) struct Authenticator {
 
 /// The HTTP status and message with which a request is rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) status: StatusCode,
-    pub(super) message: &'static str,
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) message: &'static str,
 }
 
 impl Refusal {
@@ -35,8 +32,8 @@ impl Refusal {
     }
 }
 
-impl Authenticator {
-    pub(super) fn new(address: SocketAddr, token: Token) -> Self {
+impl RequestCheck {
+    pub(crate) fn new(address: SocketAddr, token: Token) -> Self {
         let mut names = vec![address.to_string(), format!("localhost:{}", address.port())];
         if address.port() == 80 {
             names.extend([address.to_string().replace(":80", ""), "localhost".to_string()]);
@@ -44,20 +41,24 @@ impl Authenticator {
         Self { token, names }
     }
 
-    /// Checks a request before any byte of its body is read.
-    pub(super) fn authenticate(&self, request: &Parts) -> Result<(), Refusal> {
+    /// Checks that a request is meant for this server and does not come from a web page.
+    pub(crate) fn check_source(&self, request: &Parts) -> Result<(), Refusal> {
         self.check_host(&request.headers, &request.uri)?;
-        self.check_origin(&request.headers)?;
-        self.check_token(&request.headers)?;
-        // A token in a query would end up in logs and histories. It is not accepted, and nothing else belongs
-        // in the query.
-        if request.uri.path() != PATH || request.uri.query().is_some() {
-            return Err(Refusal::new(
-                StatusCode::NOT_FOUND,
-                "nothing is served at this path; the MCP endpoint is /mcp",
-            ));
+        self.check_origin(&request.headers)
+    }
+
+    /// Checks that a request carries the token. A token in a query would end up in logs and histories, so it counts for
+    /// nothing there.
+    pub(crate) fn check_token(&self, request: &Parts) -> Result<(), Refusal> {
+        let header = only(&request.headers, &AUTHORIZATION).unwrap_or_default();
+        let (scheme, token) = header.split_at_checked(7).unwrap_or_default();
+        if scheme.eq_ignore_ascii_case(b"bearer ") && self.token.matches(token) {
+            return Ok(());
         }
-        Ok(())
+        Err(Refusal::new(
+            StatusCode::UNAUTHORIZED,
+            "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`",
+        ))
     }
 
     fn is_this_server(&self, name: &str) -> bool {
@@ -83,23 +84,13 @@ impl Authenticator {
         if name.is_some_and(|name| self.is_this_server(name)) {
             return Ok(());
         }
-        Err(Refusal::new(
-            StatusCode::FORBIDDEN,
-            "requests from web pages (with an Origin header) are not accepted",
-        ))
+        Err(from_web_page())
     }
+}
 
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let header = only(headers, &AUTHORIZATION).unwrap_or_default();
-        let (scheme, token) = header.split_at_checked(7).unwrap_or_default();
-        if scheme.eq_ignore_ascii_case(b"bearer ") && self.token.matches(token) {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            StatusCode::UNAUTHORIZED,
-            "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`",
-        ))
-    }
+/// The rejection of a request that a web page sent.
+pub(crate) fn from_web_page() -> Refusal {
+    Refusal::new(StatusCode::FORBIDDEN, "requests from web pages (with an Origin header) are not accepted")
 }
 
 /// The value of a header; `None` if the header is missing or present more than once.

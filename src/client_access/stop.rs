@@ -1,0 +1,27 @@
+//! Stops a server from another thread.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// A handle that stops a server from another thread.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<watch::Sender<bool>>);
+
+impl Stop {
+    /// Stops the server. Further calls have no effect.
+    pub fn set(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// True if the server was asked to stop.
+    pub fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until the server is asked to stop.
+    pub(crate) async fn wait(&self) {
+        // This struct holds the sender, so the channel cannot be closed.
+        let _ = self.0.subscribe().wait_for(|is_set| *is_set).await;
+    }
+}
