@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::model::{BatchOptions, NewTask};
 use super::task_type::TaskTypes;
+use crate::client_access::Roots;
 
 /// The maximum size of a submission, in bytes.
 pub const LARGEST_INPUT: usize = 256 << 20;
@@ -47,9 +48,29 @@ pub enum InputError {
     },
 }
 
-/// Parses a submission, and checks the parameters of every task whose type is known. `directory` is the directory of tasks
-/// that name none, and the base of relative ones. A task of an unknown type is accepted, and fails alone.
+/// Parses a submission of the user, and checks the parameters of every task whose type is known. `directory` is the directory
+/// of tasks that name none, and the base of relative ones. A task of an unknown type is accepted, and fails alone.
 pub fn parse_tasks(text: &str, directory: &Path, types: &TaskTypes) -> Result<Vec<NewTask>, InputError> {
+    parse(text, directory, types, None)
+}
+
+/// Parses a submission of a client of a server. Its tasks work below the roots of the server, and name policies but no
+/// policy files: an agent may have written such a file.
+pub fn parse_client_tasks(
+    text: &str,
+    directory: &Path,
+    types: &TaskTypes,
+    roots: &Roots,
+) -> Result<Vec<NewTask>, InputError> {
+    parse(text, directory, types, Some(roots))
+}
+
+fn parse(
+    text: &str,
+    directory: &Path,
+    types: &TaskTypes,
+    roots: Option<&Roots>,
+) -> Result<Vec<NewTask>, InputError> {
     let values = parse_json(text)?;
     if values.len() > MOST_TASKS {
         return Err(InputError::TooMany(values.len()));
@@ -59,7 +80,7 @@ pub fn parse_tasks(text: &str, directory: &Path, types: &TaskTypes) -> Result<Ve
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut repositories = HashMap::new();
     for (index, value) in values.into_iter().enumerate() {
-        let mut reader = TaskReader { index, problems: &mut problems };
+        let mut reader = TaskReader { index, roots, problems: &mut problems };
         let Some(mut task) = reader.read(value, directory) else { continue };
         if let Some(first) = places.insert(task.task_id.clone(), index) {
             reader.problem(&format!("`task_id` {:?} is already the id of task {}", task.task_id, first + 1));
@@ -131,6 +152,8 @@ fn type_name(value: &Value) -> &'static str {
 /// Reads one task and collects its problems.
 struct TaskReader<'p> {
     index: usize,
+    /// The roots of the server, if a client of a server submits.
+    roots: Option<&'p Roots>,
     problems: &'p mut Vec<String>,
 }
 
@@ -162,7 +185,7 @@ impl TaskReader<'_> {
         let max_retries = self.integer(&mut fields, "max_retries", 0..=10);
         let options = BatchOptions {
             directory: self.directory(&mut fields, directory),
-            policy: self.name(&mut fields, "policy", false),
+            policy: self.policy(&mut fields),
             agent: self.name(&mut fields, "agent", false),
             timeout: self.seconds(&mut fields, "timeout"),
             max_retries: max_retries.and_then(|n| u32::try_from(n).ok()).unwrap_or(DEFAULT_RETRIES),
@@ -257,10 +280,23 @@ impl TaskReader<'_> {
     fn directory(&mut self, fields: &mut Map<String, Value>, base: &Path) -> PathBuf {
         let Some(given) = self.name(fields, "directory", false) else { return base.to_path_buf() };
         let path = base.join(given);
-        if !path.is_dir() {
-            self.problem(&format!("`directory` {} is not a directory", path.display()));
+        match self.roots.map(|roots| roots.find("directory", &path.to_string_lossy())) {
+            Some(Ok(real)) => return real,
+            Some(Err(problem)) => self.problem(&problem),
+            None if !path.is_dir() => {
+                self.problem(&format!("`directory` {} is not a directory", path.display()));
+            }
+            None => {}
         }
         path
+    }
+
+    fn policy(&mut self, fields: &mut Map<String, Value>) -> Option<String> {
+        let policy = self.name(fields, "policy", false)?;
+        if self.roots.is_some() && (policy.contains('/') || policy.ends_with(".toml")) {
+            self.problem(&format!("`policy` must be the name of a policy, not a file, and is {policy:?}"));
+        }
+        Some(policy)
     }
 }
 
@@ -364,6 +400,37 @@ mod tests {
         ] {
             assert!(found.contains(expected), "{expected}\n{found}");
         }
+    }
+
+    #[test]
+    fn clients_name_directories_below_the_roots_and_policies_but_no_files() -> std::io::Result<()> {
+        let place = std::env::temp_dir().join(format!("guard-input-{}", uuid::Uuid::now_v7())).join("root");
+        std::fs::create_dir_all(place.join("inner"))?;
+        let place = place.canonicalize()?;
+        let roots = Roots::new(std::slice::from_ref(&place)).unwrap_or_else(|error| panic!("{error}"));
+        let parse = |field: &str| {
+            let text = format!(r#"[{{"task_id": "a", "type": "t", "parameters": {{}}, {field}}}]"#);
+            let tasks = parse_client_tasks(&text, &place, &roots);
+            tasks.map(|mut tasks| tasks.remove(0).options).map_err(|error| error.to_string())
+        };
+        let inner = place.join("inner");
+        for directory in ["inner", "inner/../inner", "./inner"] {
+            let found = parse(&format!("\"directory\": \"{directory}\"")).map(|options| options.directory);
+            assert_eq!(found.as_ref(), Ok(&inner), "{directory}");
+        }
+        for directory in ["..", "/", "/etc", "none", "/none"] {
+            let found = parse(&format!("\"directory\": \"{directory}\""));
+            assert!(found.is_err_and(|error| error.contains("must be a directory in")), "{directory}");
+        }
+        assert_eq!(
+            parse("\"policy\": \"strict\"").map(|options| options.policy),
+            Ok(Some("strict".to_string()))
+        );
+        for policy in ["./p", "/tmp/p.toml", "p.toml"] {
+            let found = parse(&format!("\"policy\": \"{policy}\""));
+            assert!(found.is_err_and(|error| error.contains("not a file")), "{policy}");
+        }
+        std::fs::remove_dir_all(place.parent().unwrap_or(&place))
     }
 
     #[test]

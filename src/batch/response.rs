@@ -5,6 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::model::TaskState;
 use super::queue::{BatchRow, Queue, QueueError, TaskRow};
@@ -15,7 +16,7 @@ const DEFAULT_INTERVAL: u64 = 5;
 const LONGEST_INTERVAL: u64 = 60;
 
 /// The status of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BatchStatus {
     /// At least one task has not ended.
@@ -27,7 +28,7 @@ pub enum BatchStatus {
 }
 
 /// The status of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskStatus {
     /// The task has not ended.
@@ -39,13 +40,14 @@ pub enum TaskStatus {
 }
 
 /// The result of one task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct TaskResult {
     /// The id that the caller chose.
     pub task_id: String,
     /// The status of the task.
     pub status: TaskStatus,
     /// The output of a completed task, in the shape of its type; an empty object otherwise.
+    #[schema(value_type = Object)]
     pub output: Map<String, Value>,
     /// Why the task failed; null otherwise.
     pub error: Option<String>,
@@ -62,7 +64,7 @@ pub struct TaskResult {
 }
 
 /// How many tasks of a batch have which status.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct Counts {
     /// The number of all tasks.
     pub total: u64,
@@ -77,7 +79,7 @@ pub struct Counts {
 }
 
 /// The answer to a submission and to a poll.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 pub struct BatchResponse {
     /// The id with which the caller polls.
     pub response_id: String,

@@ -71,9 +71,8 @@ impl QueuePlace {
     }
 
     /// Starts a worker in the background if none is running.
-    fn start_worker(&self) -> Result<(), Failure> {
-        start_local_worker(&std::env::current_exe()?, &self.directory, self.address.as_deref())?;
-        Ok(())
+    pub(super) fn start_worker(&self) -> io::Result<()> {
+        start_local_worker(&std::env::current_exe()?, &self.directory, self.address.as_deref())
     }
 }
 
@@ -92,9 +91,7 @@ pub(super) fn run(args: &Batch, out: &mut dyn Write) -> Result<Exit, Failure> {
         BatchAction::Types { .. } => {}
         BatchAction::Submit { file, dir, idempotency_key, no_worker } => {
             let tasks = read_tasks(file, dir.as_deref())?;
-            let id = format!("batch_{}", uuid::Uuid::now_v7().simple());
-            let batch = NewBatch { id, tasks, idempotency_key: idempotency_key.clone() };
-            let id = queue.submit(&batch)?;
+            let id = queue.submit(&NewBatch::new(tasks, idempotency_key.clone()))?;
             if !no_worker {
                 place.start_worker()?;
             }

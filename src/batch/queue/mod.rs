@@ -14,6 +14,7 @@
 mod sqlite;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -65,6 +66,13 @@ pub struct NewBatch {
     pub tasks: Vec<NewTask>,
     /// A key by which a repeated submission is recognised.
     pub idempotency_key: Option<String>,
+}
+
+impl NewBatch {
+    /// A batch with a new response id.
+    pub fn new(tasks: Vec<NewTask>, idempotency_key: Option<String>) -> Self {
+        Self { id: format!("batch_{}", uuid::Uuid::now_v7().simple()), tasks, idempotency_key }
+    }
 }
 
 /// The permission to work on one task: valid until the lease expires or the task passes to another worker.
@@ -138,6 +146,18 @@ pub struct TaskRow {
     pub attempts: u32,
 }
 
+/// A task that has ended, and when.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndedTask {
+    /// The number of this ending: the tasks of a batch that end are numbered from 1, in the order in which they end. A
+    /// task that is retried and ends again has a new number.
+    pub ending: i64,
+    /// When the task ended, in milliseconds since 1970.
+    pub ended_ms: i64,
+    /// The task.
+    pub row: TaskRow,
+}
+
 /// A batch as a list shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchRow {
@@ -202,6 +222,9 @@ pub trait Queue: Send {
     /// Tasks of a batch in order, those behind the position `after`, at most `most`.
     fn tasks(&mut self, batch: &str, after: i64, most: usize) -> Result<Vec<TaskRow>, QueueError>;
 
+    /// Tasks of a batch that have ended, in the order in which they ended, those behind the ending `after`, at most `most`.
+    fn ended_tasks(&mut self, batch: &str, after: i64, most: usize) -> Result<Vec<EndedTask>, QueueError>;
+
     /// One task of a batch; `None` if there is no such task.
     fn task(&mut self, batch: &str, task_id: &str) -> Result<Option<TaskRow>, QueueError>;
 
@@ -214,6 +237,9 @@ pub trait Queue: Send {
     /// Deletes batches all of whose tasks ended at least `age` ago. Returns their number.
     fn remove_ended(&mut self, age: Duration) -> Result<u64, QueueError>;
 }
+
+/// Opens a connection to a queue, for what needs several.
+pub type OpenQueue = Arc<dyn Fn() -> Result<Box<dyn Queue>, QueueError> + Send + Sync>;
 
 /// How often a task passes to another worker when its worker dies. After that it fails: it may be what kills workers.
 pub const MOST_TAKEOVERS: i64 = 3;

@@ -15,7 +15,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    BatchRow, Claim, ClaimLimits, Ending, Lease, MOST_TAKEOVERS, NewBatch, Queue, QueueError, TaskRow,
+    BatchRow, Claim, ClaimLimits, EndedTask, Ending, Lease, MOST_TAKEOVERS, NewBatch, Queue, QueueError,
+    TaskRow,
 };
 use crate::batch::model::{NewTask, TaskFailure, TaskKind, TaskState};
 
@@ -29,7 +30,8 @@ const TABLES: &str = "
 create table if not exists meta (name text primary key, value text not null) strict;
 create table if not exists batch (
     id text primary key, created_ms integer not null, idempotency_key text unique, digest text not null,
-    attempts_ended integer not null default 0, spent_ms integer not null default 0, changed_ms integer
+    attempts_ended integer not null default 0, spent_ms integer not null default 0, changed_ms integer,
+    endings integer not null default 0
 ) strict;
 create table if not exists lane (
     id integer primary key, batch text not null, priority integer not null, repository text not null,
@@ -40,7 +42,7 @@ create table if not exists task (
     state text not null, unmet integer not null, attempts integer not null, takeovers integer not null,
     token integer not null, worker text not null, lease_until integer not null, due_ms integer not null,
     expires_ms integer, started_ms integer not null, error_kind text, error text, error_detail text, output text,
-    primary key (batch, position)
+    ending integer, ended_ms integer, primary key (batch, position)
 ) strict, without rowid;
 create table if not exists payload (
     batch text not null, position integer not null, parameters text not null, options text not null,
@@ -55,6 +57,7 @@ create table if not exists task_key (
 ) strict;
 create unique index if not exists task_by_id on task (batch, task_id);
 create index if not exists task_by_state on task (batch, state);
+create index if not exists task_by_ending on task (batch, ending) where ending is not null;
 create index if not exists dependency_of on dependency (batch, position);
 create index if not exists lane_by_turn on lane (priority desc, turn) where queued > 0;
 create index if not exists task_queued on task (lane, position) where state = 'queued';
@@ -245,19 +248,29 @@ fn end_task(sql: &Transaction<'_>, batch: &str, position: i64, outcome: &Termina
         if state == TaskState::Queued.as_str() {
             sql.prepare_cached("update lane set queued = queued - 1 where id = ?1")?.execute([lane])?;
         }
+        let now = now_ms();
+        let ending: i64 = sql
+            .prepare_cached(
+                "update batch set changed_ms = ?2, endings = endings + 1 where id = ?1 returning endings",
+            )?
+            .query_row(params![batch, now], |row| row.get(0))?;
         let mut update = sql.prepare_cached(
-            "update task set state = ?3, output = ?4, error = ?5, error_kind = ?6, error_detail = ?7, worker = ''
+            "update task set state = ?3, output = ?4, error = ?5, error_kind = ?6, error_detail = ?7, ending = ?8,
+                 ended_ms = ?9, worker = ''
              where batch = ?1 and position = ?2",
         )?;
+        let none = None::<&str>;
         match (outcome, failed) {
             (Terminal::Completed(output), _) => update.execute(params![
                 batch,
                 position,
                 "completed",
                 output,
-                None::<&str>,
-                None::<&str>,
-                None::<&str>
+                none,
+                none,
+                none,
+                ending,
+                now
             ])?,
             (_, Some((first, dependent))) => {
                 let failure = if is_dependent { dependent } else { first };
@@ -267,17 +280,17 @@ fn end_task(sql: &Transaction<'_>, batch: &str, position: i64, outcome: &Termina
                     batch,
                     position,
                     "failed",
-                    None::<&str>,
+                    none,
                     failure.message,
                     kind,
-                    detail
+                    detail,
+                    ending,
+                    now
                 ])?
             }
             (Terminal::Failed(_), None) => 0,
         };
         ended += 1;
-        sql.prepare_cached("update batch set changed_ms = ?2 where id = ?1")?
-            .execute(params![batch, now_ms()])?;
         let mut select = sql.prepare_cached(
             "select batch, position, is_same from dependency where needed_batch = ?1 and needed = ?2",
         )?;
@@ -646,7 +659,7 @@ impl Queue for SqliteQueue {
             for position in &failed {
                 sql.prepare_cached(
                     "update task set state = 'blocked', attempts = 0, takeovers = 0, error = null, error_kind = null,
-                         error_detail = null, expires_ms = null
+                         error_detail = null, ending = null, ended_ms = null, expires_ms = null
                      where batch = ?1 and position = ?2",
                 )?
                 .execute(params![batch, position])?;
@@ -693,6 +706,19 @@ impl Queue for SqliteQueue {
                 "select {TASK_COLUMNS} from task where batch = ?1 and position > ?2 order by position limit ?3"
             );
             sql.prepare_cached(&select)?.query_map(params![batch, after, most as i64], task_row)?.collect()
+        })
+    }
+
+    fn ended_tasks(&mut self, batch: &str, after: i64, most: usize) -> Result<Vec<EndedTask>, QueueError> {
+        self.read(|sql| {
+            let select = format!(
+                "select {TASK_COLUMNS}, ending, ended_ms from task where batch = ?1 and ending > ?2
+                 order by ending limit ?3"
+            );
+            let ended_task = |row: &Row<'_>| {
+                Ok(EndedTask { ending: row.get(8)?, ended_ms: row.get(9)?, row: task_row(row)? })
+            };
+            sql.prepare_cached(&select)?.query_map(params![batch, after, most as i64], ended_task)?.collect()
         })
     }
 
