@@ -107,6 +107,7 @@ fn only_some_modules_print_and_do_input_and_output() {
                 "pipeline",
                 "policy",
                 "sandbox",
+                "serve",
                 "sys",
                 "transcript",
                 "workspace",

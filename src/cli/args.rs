@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::batch_args::{BATCH_EXAMPLES, Batch, WORKER_EXAMPLES, WorkerArgs};
+use super::batch_args::{BATCH_EXAMPLES, Batch, SERVE_EXAMPLES, ServeArgs, WORKER_EXAMPLES, WorkerArgs};
 use super::colour::ColourOptions;
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
@@ -73,6 +73,9 @@ pub(crate) enum Command {
     /// Work on the tasks of batches, on this machine or as one of several
     #[command(after_help = WORKER_EXAMPLES)]
     Worker(WorkerArgs),
+    /// Serve batches over HTTP to programs on this machine, and work on their tasks
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(ServeArgs),
     /// List, show, check and draw the workflows that tasks follow
     #[command(subcommand, after_help = WORKFLOW_EXAMPLES)]
     Workflow(Workflow),

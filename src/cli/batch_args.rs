@@ -1,4 +1,4 @@
-//! The arguments of `guard batch` and `guard worker`.
+//! The arguments of `guard batch`, `guard worker` and `guard serve`.
 
 use std::path::PathBuf;
 
@@ -25,6 +25,21 @@ Examples:
   guard worker --concurrency 8 --per-repository 4
   guard worker --store postgres://guard@db/guard     # one of several workers that share a database
   guard worker --until-idle                          # ends when nothing is left to do";
+
+pub(super) const SERVE_EXAMPLES: &str = "\
+Examples:
+  guard serve --root ~/work                          # on 127.0.0.1:8732; tasks may work below ~/work
+  guard serve --root ~/work --socket ~/.guard.sock   # for programs of this user only, without a token
+  curl -H \"Authorization: Bearer $(cat ~/.local/state/guard/serve-token)\" -H 'Content-Type: application/json' \\
+    --data-binary @tasks.json http://127.0.0.1:8732/v1/batches
+
+GET /v1/openapi.json describes all requests. SIGTERM and Ctrl-C stop the server: it gives its tasks back to the queue and
+ends. A second signal ends it at once.";
+
+/// The maximum number of running tasks of all workers in one repository, unless an option says otherwise.
+pub(super) const PER_REPOSITORY: u16 = 8;
+/// The maximum number of running tasks of all workers together, unless an option says otherwise.
+pub(super) const GLOBAL: u16 = 256;
 
 /// Which queue a command uses.
 #[derive(Debug, Clone, Args)]
@@ -142,10 +157,10 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: Option<u16>,
     /// The maximum number of running tasks of all workers in one repository
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = PER_REPOSITORY, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) per_repository: u16,
     /// The maximum number of running tasks of all workers together
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = GLOBAL, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) global: u16,
     /// End when nothing is left to do
     #[arg(long)]
@@ -153,4 +168,32 @@ pub(crate) struct WorkerArgs {
     /// End at once if another worker with this option is running
     #[arg(long, hide = true)]
     pub(crate) local: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+    /// The loopback address to listen on
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8732")]
+    pub(crate) listen: String,
+    /// Listen on a unix socket (mode 600) instead; clients run as the same user and need no token
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "token_file"])]
+    pub(crate) socket: Option<PathBuf>,
+    /// The file with the bearer token that clients must send, mode 600 [default: serve-token in guard's state directory,
+    /// created if missing]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// A directory that tasks may work in, with everything below it; repeatable [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Vec<PathBuf>,
+    /// Accept only tasks of this type; repeatable [default: all types]
+    #[arg(long = "type", value_name = "NAME")]
+    pub(crate) types: Vec<String>,
+    /// Only serve; `guard worker` does the tasks
+    #[arg(long)]
+    pub(crate) no_worker: bool,
+    /// The number of tasks to work on at once [default: the number of CPUs]
+    #[arg(long, value_name = "N", conflicts_with = "no_worker", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) concurrency: Option<u16>,
 }

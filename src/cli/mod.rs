@@ -48,6 +48,7 @@ mod run_report;
 mod run_workspace;
 mod runs;
 mod runs_args;
+mod serve;
 mod shell_args;
 mod stop;
 mod table;
@@ -112,6 +113,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Task(arguments) => task::run(&arguments, &mut out),
         args::Command::Batch(arguments) => batch::run(&arguments, &mut out),
         args::Command::Worker(arguments) => worker::run(&arguments, &mut out),
+        args::Command::Serve(arguments) => serve::run(&arguments, &mut out),
         args::Command::Workflow(arguments) => workflow::run(&arguments, &mut out),
         args::Command::Demo { namespaces } => demo::run(namespaces.map(Into::into), &mut out),
         args::Command::DemoAgent { arguments } => demo::agent(&arguments),

@@ -20,20 +20,13 @@ pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure>
     if args.local && lock.is_none() {
         return Ok(Exit::Success);
     }
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let options = WorkerOptions {
-        concurrency: args.concurrency.map_or(cpus, usize::from),
+        concurrency: concurrency(args.concurrency),
         global: usize::from(args.global),
         per_repository: usize::from(args.per_repository),
         idle_exit: args.until_idle.then_some(IDLE_TIME),
     };
-    let context = TaskContext {
-        executor: exec::executor()?,
-        types: load_types()?,
-        runs: runs_dir().map_err(|error| {
-            Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
-        })?,
-    };
+    let context = task_context()?;
     let stop = StopFlag::default();
     let flag = stop.clone();
     launch::on_signals(move || flag.set())?;
@@ -55,4 +48,17 @@ pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure>
         }
     }
     Ok(Exit::Success)
+}
+
+/// How many tasks a worker works on at once.
+pub(super) fn concurrency(option: Option<u16>) -> usize {
+    option.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+}
+
+/// What a worker of this user needs to work on tasks.
+pub(super) fn task_context() -> Result<TaskContext, Failure> {
+    let runs = runs_dir().map_err(|error| {
+        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+    })?;
+    Ok(TaskContext { executor: exec::executor()?, types: load_types()?, runs })
 }

@@ -1,0 +1,138 @@
+//! `guard serve`: serves batches over HTTP, and works on their tasks.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use super::batch::{QueuePlace, load_types};
+use super::batch_args::{GLOBAL, PER_REPOSITORY, ServeArgs};
+use super::exit_code::Exit;
+use super::worker::{concurrency, task_context};
+use super::{Failure, note};
+use crate::batch::{StopFlag, TaskTypes, Worker, WorkerOptions};
+use crate::client_access::{Listening, Roots, Stop, Token};
+use crate::launch;
+use crate::serve::{Listener, ServeConfig, Socket, serve};
+use crate::sys::process::exit_now;
+
+/// The exit code after a second signal.
+const INTERRUPTED: i32 = 130;
+
+pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
+    let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
+    let roots = Roots::new(&roots)
+        .map_err(|problem| Failure::usage(format!("--root {problem}"), "name a directory that exists"))?;
+    let types = load_types()?;
+    let accepted_types = accepted_types(args, &types)?;
+    let place = Arc::new(QueuePlace::find(&args.store)?);
+    // A queue that cannot be opened is an error now, not at the first request.
+    drop(place.open()?);
+    let listener = listen(args, &place)?;
+    let (stop, worker_stop) = (Stop::default(), StopFlag::default());
+    stop_on_signals(&stop, &worker_stop)?;
+    let worker = if args.no_worker { None } else { Some(start_worker(args, &place, &stop, &worker_stop)?) };
+    let config = ServeConfig { open_queue: Arc::new(move || place.open()), types, accepted_types, roots };
+    let served = serve(config, listener, &stop);
+    worker_stop.set();
+    if worker.is_some_and(|worker| worker.join().is_err()) {
+        return Err(Failure::usage(
+            "the worker ended unexpectedly",
+            "start the server again; the queue is on disk",
+        ));
+    }
+    served?;
+    Ok(Exit::Success)
+}
+
+/// The types that `--type` names; `None` means all.
+fn accepted_types(args: &ServeArgs, types: &TaskTypes) -> Result<Option<BTreeSet<String>>, Failure> {
+    for name in &args.types {
+        types.get(name).map_err(|failure| {
+            Failure::usage(format!("--type: {}", failure.message), "`guard batch types` describes the types")
+        })?;
+    }
+    Ok((!args.types.is_empty()).then(|| args.types.iter().cloned().collect()))
+}
+
+/// Listens where the options say, and tells the user where that is.
+fn listen(args: &ServeArgs, place: &QueuePlace) -> Result<Listener, Failure> {
+    if let Some(path) = &args.socket {
+        let socket = Socket::on(path)
+            .map_err(|problem| Failure::usage(format!("--socket: {problem}"), "choose another path"))?;
+        note(&format!("guard: listening on {}; Ctrl-C stops", path.display()));
+        return Ok(Listener::Socket(socket));
+    }
+    let (path, token) = match &args.token_file {
+        Some(path) => (path.clone(), Token::read(path)),
+        None => {
+            let path: PathBuf = place.directory.with_file_name("serve-token");
+            let token = Token::read_or_create(&path);
+            (path, token)
+        }
+    };
+    let token = token.map_err(|problem| {
+        Failure::usage(
+            problem.to_string(),
+            "create a token with (umask 077; head -c 32 /dev/urandom | base64 > FILE), and give --token-file FILE",
+        )
+    })?;
+    let listening = Listening::on(&args.listen).map_err(|problem| {
+        Failure::usage(
+            format!("--listen {problem}"),
+            "use 127.0.0.1:PORT or [::1]:PORT; connect from other machines through ssh -L",
+        )
+    })?;
+    note(&format!(
+        "guard: listening on {}; the token is in {}; Ctrl-C stops",
+        listening.url(""),
+        path.display()
+    ));
+    Ok(Listener::Loopback(listening, token))
+}
+
+/// Starts a worker in a thread. If it ends before it is asked to, the server ends too.
+fn start_worker(
+    args: &ServeArgs,
+    place: &QueuePlace,
+    stop: &Stop,
+    worker_stop: &StopFlag,
+) -> Result<JoinHandle<()>, Failure> {
+    let options = WorkerOptions {
+        concurrency: concurrency(args.concurrency),
+        global: usize::from(GLOBAL),
+        per_repository: usize::from(PER_REPOSITORY),
+        idle_exit: None,
+    };
+    let mut worker = Worker::new(place.open()?, task_context()?, options);
+    let (stop, worker_stop) = (StopOnDrop(stop.clone()), worker_stop.clone());
+    let work = move || {
+        worker.work(&worker_stop);
+        drop(stop);
+    };
+    Ok(std::thread::Builder::new().name("worker".to_string()).spawn(work)?)
+}
+
+/// Stops the server when it is dropped, also by a panic.
+struct StopOnDrop(Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+/// Stops the server and the worker at the first signal, and ends the process at the second.
+fn stop_on_signals(stop: &Stop, worker_stop: &StopFlag) -> io::Result<()> {
+    let (stop, worker_stop) = (stop.clone(), worker_stop.clone());
+    let is_second = AtomicBool::new(false);
+    launch::on_signals(move || {
+        if is_second.swap(true, Ordering::Relaxed) {
+            exit_now(INTERRUPTED);
+        }
+        stop.set();
+        worker_stop.set();
+    })
+}

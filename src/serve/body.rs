@@ -1,0 +1,112 @@
+//! Bodies: reads those of requests within limits, and sends those of responses piece by piece.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_LENGTH;
+use futures_core::Stream;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use super::Shared;
+use super::error::ApiError;
+
+/// The maximum size of the body of a request, in bytes.
+pub(super) const LARGEST: usize = 64 << 20;
+/// The maximum size of all bodies of requests together, in KiB. Further requests wait.
+pub(super) const BUDGET_KIB: usize = 128 << 10;
+/// How long a client may take to send a body, or to read a piece of one.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The number of pieces of a response that wait to be sent.
+const PIECES: usize = 2;
+
+/// Reads the body of a request. Its size counts until the permit is dropped.
+pub(super) async fn read(
+    shared: &Shared,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
+    let too_large = || ApiError::too_large(LARGEST >> 20);
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let size = length.map_or(Some(LARGEST), |length| usize::try_from(length).ok());
+    let size = size.filter(|size| *size <= LARGEST).ok_or_else(too_large)?;
+    let kib = u32::try_from(size.div_ceil(1024)).unwrap_or(u32::MAX);
+    let budget = shared.body_budget.clone().acquire_many_owned(kib);
+    let Ok(Ok(permit)) = tokio::time::timeout(PATIENCE, budget).await else {
+        return Err(ApiError::overloaded("the server is reading other large submissions; try again"));
+    };
+    let reading = Limited::new(body, LARGEST).collect();
+    let read = tokio::time::timeout(PATIENCE, reading).await.map_err(|_| ApiError::too_slow())?;
+    match read {
+        Ok(body) => Ok((body.to_bytes(), permit)),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) => Err(ApiError::bad_request(format!("the body is incomplete: {error}"))),
+    }
+}
+
+/// A piece of a response, or its end.
+enum Piece {
+    Bytes(Bytes),
+    End,
+}
+
+/// Sends the body of a response. A body without an end breaks the connection off, so that no client takes half of a body
+/// for the whole.
+pub(super) struct BodySender(Sender<Piece>);
+
+impl BodySender {
+    /// Sends a piece. Returns false if the client is gone, or has not read for a minute.
+    pub(super) async fn send(&self, bytes: impl Into<Bytes>) -> bool {
+        self.put(Piece::Bytes(bytes.into())).await
+    }
+
+    pub(super) async fn end(self) {
+        self.put(Piece::End).await;
+    }
+
+    /// Waits until the client is gone.
+    pub(super) async fn closed(&self) {
+        self.0.closed().await;
+    }
+
+    async fn put(&self, piece: Piece) -> bool {
+        matches!(tokio::time::timeout(PATIENCE, self.0.send(piece)).await, Ok(Ok(())))
+    }
+}
+
+struct Pieces {
+    receiver: Receiver<Piece>,
+    has_ended: bool,
+}
+
+impl Stream for Pieces {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        self.receiver.poll_recv(context).map(|piece| match piece {
+            Some(Piece::Bytes(bytes)) => Some(Ok(bytes)),
+            Some(Piece::End) => {
+                self.has_ended = true;
+                None
+            }
+            None => {
+                self.has_ended = true;
+                Some(Err(io::Error::other("the response was broken off")))
+            }
+        })
+    }
+}
+
+/// A body whose pieces are sent as they come.
+pub(super) fn streamed() -> (BodySender, Body) {
+    let (sender, receiver) = channel(PIECES);
+    (BodySender(sender), Body::from_stream(Pieces { receiver, has_ended: false }))
+}

@@ -1,0 +1,92 @@
+//! The routes of the server, and the OpenAPI document that is made from them.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::Router;
+use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, PathItem, Ref, ResponseBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Shared;
+use super::error::ErrorBody;
+use super::handlers;
+
+/// The paths that need no token.
+pub(super) const WITHOUT_TOKEN: [&str; 2] = ["/healthz", "/v1/openapi.json"];
+
+/// The errors that every path may answer with.
+const COMMON_ERRORS: [(&str, &str); 5] = [
+    ("400", "A parameter is wrong."),
+    ("401", "The token is missing or wrong."),
+    ("403", "The request is not meant for this server, or comes from a web page."),
+    ("500", "The server has a fault, or the queue contains something that it cannot read."),
+    ("503", "The queue cannot be used now, or the server does as much as it may at once. Try again."),
+];
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "guard serve",
+        description = "Submit batches of tasks, poll for their results, or follow them as events.\n\nEvery request but those for \
+                       `/healthz` and this document carries the token of the server: `Authorization: Bearer TOKEN`. On a unix \
+                       socket no token is needed. Later versions may add fields; ignore those that you do not know."
+    ),
+    components(schemas(ErrorBody)),
+    security(("token" = [])),
+)]
+struct Document;
+
+/// The router and the document.
+fn parts() -> (Router<Arc<Shared>>, utoipa::openapi::OpenApi) {
+    let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(handlers::submit, handlers::list))
+        .routes(routes!(handlers::poll, handlers::cancel))
+        .routes(routes!(handlers::task, handlers::cancel_task))
+        .routes(routes!(handlers::results))
+        .routes(routes!(handlers::retry_failed))
+        .routes(routes!(handlers::follow))
+        .routes(routes!(handlers::task_types))
+        .routes(routes!(handlers::openapi))
+        .routes(routes!(handlers::health))
+        .split_for_parts();
+    for item in document.paths.paths.values_mut() {
+        let PathItem { get, post, delete, .. } = item;
+        [get, post, delete].into_iter().flatten().for_each(add_common_errors);
+    }
+    if let Some(components) = &mut document.components {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("The content of the token file that `guard serve` names when it starts."))
+            .build();
+        components.add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+    (router, document)
+}
+
+fn add_common_errors(operation: &mut Operation) {
+    for (status, description) in COMMON_ERRORS {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
+        let response =
+            ResponseBuilder::new().description(description).content("application/json", content).build();
+        operation.responses.responses.entry(status.to_string()).or_insert_with(|| response.into());
+    }
+}
+
+/// The routes of the server.
+pub(super) fn router() -> Router<Arc<Shared>> {
+    parts().0.fallback(handlers::unknown_path).method_not_allowed_fallback(handlers::unknown_method)
+}
+
+/// The OpenAPI document.
+pub fn document() -> serde_json::Value {
+    serde_json::to_value(parts().1).unwrap_or_default()
+}
+
+/// The OpenAPI document as it is sent.
+pub(super) fn text() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| document().to_string());
+    &TEXT
+}

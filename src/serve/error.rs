@@ -1,0 +1,157 @@
+//! The answer to a request that the server refuses: a status and a JSON object that says why.
+
+use axum::Json;
+use axum::http::header::{CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::batch::{InputError, QueueError};
+use crate::client_access::Refusal;
+
+/// Why a request was refused.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ErrorBody {
+    /// What is wrong, for people.
+    error: String,
+    /// What is wrong, for programs: `bad_request`, `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
+    /// `timed_out`, `key_reused`, `too_large`, `unsupported_media_type`, `invalid_submission`, `overloaded`, `unavailable`
+    /// (the queue cannot be used) or `internal`. Later versions may add kinds.
+    error_kind: &'static str,
+    /// The problems of a submission, each with its task: at most 100, then one that counts the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problems: Option<Vec<String>>,
+}
+
+/// A request that is refused.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    body: ErrorBody,
+    closes: bool,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        let error_kind = match status {
+            StatusCode::BAD_REQUEST => "bad_request",
+            StatusCode::UNAUTHORIZED => "unauthorized",
+            StatusCode::FORBIDDEN => "forbidden",
+            StatusCode::NOT_FOUND => "not_found",
+            StatusCode::METHOD_NOT_ALLOWED => "method_not_allowed",
+            StatusCode::REQUEST_TIMEOUT => "timed_out",
+            StatusCode::CONFLICT => "key_reused",
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported_media_type",
+            StatusCode::UNPROCESSABLE_ENTITY => "invalid_submission",
+            StatusCode::SERVICE_UNAVAILABLE => "unavailable",
+            _ => "internal",
+        };
+        Self { status, body: ErrorBody { error: error.into(), error_kind, problems: None }, closes: false }
+    }
+
+    pub(super) fn bad_request(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    pub(super) fn not_found(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, error)
+    }
+
+    pub(super) fn unknown_batch(id: &str) -> Self {
+        Self::not_found(format!("there is no batch {id:?}"))
+    }
+
+    pub(super) fn unknown_task(id: &str, task: &str) -> Self {
+        Self::not_found(format!("the batch {id:?} has no task {task:?}"))
+    }
+
+    pub(super) fn method_not_allowed() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "this path does not know the method; the Allow header lists those it knows",
+        )
+    }
+
+    pub(super) fn unsupported_media_type() -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body must be JSON; send `Content-Type: application/json`, or `application/x-ndjson` for one task per line",
+        )
+        .closing()
+    }
+
+    pub(super) fn too_large(most_mib: usize) -> Self {
+        let error = format!("the body is larger than {most_mib} MiB; split the tasks into several batches");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, error).closing()
+    }
+
+    pub(super) fn too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time").closing()
+    }
+
+    /// The server does as much as it may at once.
+    pub(super) fn overloaded(error: impl Into<String>) -> Self {
+        let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, error);
+        error.body.error_kind = "overloaded";
+        error
+    }
+
+    pub(super) fn internal(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+    }
+
+    /// Closes the connection after the answer, because the body of the request was not read.
+    fn closing(self) -> Self {
+        Self { closes: true, ..self }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.status, refusal.message).closing()
+    }
+}
+
+impl From<QueueError> for ApiError {
+    fn from(error: QueueError) -> Self {
+        let status = match &error {
+            QueueError::KeyReused(_) => StatusCode::CONFLICT,
+            QueueError::Strange(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<InputError> for ApiError {
+    fn from(error: InputError) -> Self {
+        let problems = match error {
+            InputError::Tasks { problems } => problems,
+            other => vec![other.to_string()],
+        };
+        let mut error = Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "the submission has mistakes, so nothing was queued; `problems` lists them",
+        );
+        error.body.problems = Some(problems);
+        error
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut headers = HeaderMap::new();
+        if self.closes {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"guard\""));
+        }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        (self.status, headers, Json(self.body)).into_response()
+    }
+}

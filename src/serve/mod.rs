@@ -1,0 +1,98 @@
+//! `guard serve`: batches over HTTP, for programs of the same user on the same machine.
+//!
+//! ```text
+//!   client ─► listener ─► Host, Origin, token ─► router ─► handlers ─► queue pool ─► queue
+//!                                                  │          ▲
+//!                                                  │      changes: one thread watches the queue for all who wait
+//!                                                  └─► document (OpenAPI), made from the handlers
+//! ```
+//!
+//! The server only reads and writes the queue; workers do the tasks, in this process or in others. It keeps no state of its
+//! own, so a client continues after a restart with the `response_id` that it has. Whatever a client sends, time and memory
+//! are bounded: see the constants of `connection`, `body` and `handlers`.
+#![forbid(unsafe_code)]
+
+mod body;
+mod changes;
+mod connection;
+mod document;
+mod error;
+mod events;
+mod handlers;
+mod parameters;
+mod queue_pool;
+mod result_stream;
+mod socket;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use crate::batch::{OpenQueue, TaskTypes};
+use crate::client_access::{Listening, Roots, Stop, Token};
+use changes::Changes;
+use queue_pool::QueuePool;
+
+pub use document::document;
+pub use socket::{Socket, SocketError};
+
+/// The maximum number of requests that wait for a change or stream results at the same time.
+const MOST_WAITING: usize = 64;
+/// The maximum number of threads for work that blocks: the connections to the queue, and submissions that are parsed.
+const MOST_BLOCKING: usize = 32;
+
+/// The configuration of the server.
+pub struct ServeConfig {
+    /// Opens a connection to the queue.
+    pub open_queue: OpenQueue,
+    /// The known task types.
+    pub types: TaskTypes,
+    /// The names of the types whose tasks are accepted; `None` means all.
+    pub accepted_types: Option<BTreeSet<String>>,
+    /// The directories below which tasks may work.
+    pub roots: Roots,
+}
+
+/// Where the server listens, and what identifies its clients.
+pub enum Listener {
+    /// A loopback port. Clients send the token.
+    Loopback(Listening, Token),
+    /// A unix socket. Clients run as the same user.
+    Socket(Socket),
+}
+
+/// What all requests share.
+struct Shared {
+    queues: QueuePool,
+    changes: Changes,
+    types: TaskTypes,
+    accepted_types: Option<BTreeSet<String>>,
+    roots: Roots,
+    waiting: Arc<Semaphore>,
+    body_budget: Arc<Semaphore>,
+    stop: Stop,
+}
+
+/// Serves until `stop` is set. Then ends what waits and streams, and returns.
+pub fn serve(config: ServeConfig, listener: Listener, stop: &Stop) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(MOST_BLOCKING)
+        .build()?;
+    let shared = Arc::new(Shared {
+        queues: QueuePool::new(config.open_queue.clone()),
+        changes: Changes::watch(config.open_queue)?,
+        types: config.types,
+        accepted_types: config.accepted_types,
+        roots: config.roots,
+        waiting: Arc::new(Semaphore::new(MOST_WAITING)),
+        body_budget: Arc::new(Semaphore::new(body::BUDGET_KIB)),
+        stop: stop.clone(),
+    });
+    let served = runtime.block_on(connection::serve(shared, listener));
+    runtime.shutdown_background();
+    served
+}
