@@ -187,6 +187,7 @@ pub const SCHEMAS: &[Published] = &[
     ("check.schema.json", || titled(as_written::<VerdictJson<'static>>(), "guard check --json")),
     ("event.schema.json", || titled(as_written::<Event>(), "a line of a transcript")),
     ("connect.schema.json", || titled(as_written::<ConnectJson<'static>>(), "guard check --connect --json")),
+    ("openapi.json", crate::serve::document),
     ("exec-event.schema.json", || titled(as_written::<AgentEvent>(), "guard exec --stream-json: an event")),
     ("exec-request.schema.json", || titled(as_read::<ExecRequest>(), "guard exec: a request")),
     ("exec-result.schema.json", || titled(as_written::<ExecResult>(), "guard exec: the result")),
