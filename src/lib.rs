@@ -23,7 +23,7 @@
 //! client_access ─ sys                   which clients a server on this machine serves, and which directories they may name.
 //! batch        ─ client_access agent_exec agent outcome transcript policy sys   tasks as JSON → a durable queue → workers → results to poll for.
 //! serve        ─ batch client_access agent   batches over HTTP, on loopback or a unix socket. Reads and writes the queue, and works on nothing.
-//! mcp          ─ client_access agent_exec agent outcome transcript decide policy command sys   agents and judgements as tools for other programs, over pipes and loopback.
+//! mcp          ─ batch client_access agent_exec agent outcome transcript decide policy command sys   agents and judgements as tools for other programs, over pipes and loopback.
 //! cli          ─ serve mcp client_access batch pipeline agent_exec agent launch egress workspace outcome transcript sandbox policy_audit decide policy command sys   arguments → requests, results → text. The only module that prints.
 //! ```
 //!

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::batch_args::{BATCH_EXAMPLES, Batch, SERVE_EXAMPLES, ServeArgs, WORKER_EXAMPLES, WorkerArgs};
+use super::batch_args::{
+    BATCH_EXAMPLES, Batch, SERVE_EXAMPLES, ServeArgs, StoreOption, WORKER_EXAMPLES, WorkerArgs,
+};
 use super::colour::ColourOptions;
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
@@ -168,10 +170,10 @@ Examples:
     --header \"Authorization: Bearer $(cat ~/.local/state/guard/mcp-token)\"
 
 Tools: gemini (prompt the agent), guard_check (check a command against a policy), guard_report (state and result of a call or run),
-guard_cancel (stop a call). Over standard input and output, all calls end when the client exits. Over HTTP, a call continues when its
-client stops waiting or disconnects; it ends when it is done, when the client cancels it (notifications/cancelled, guard_cancel), or
-when the server stops. With --http the first line of the output is JSON: `url`, `token_file`, `pid`. SIGTERM and Ctrl-C stop the server
-and all calls.";
+guard_cancel (stop a call), guard_batch_submit, guard_batch_poll and guard_batch_cancel (queue tasks; see `guard batch`). Over standard
+input and output, all calls end when the client exits. Over HTTP, a call continues when its client stops waiting or disconnects; it ends
+when it is done, when the client cancels it (notifications/cancelled, guard_cancel), or when the server stops. Batches outlive both. With
+--http the first line of the output is JSON: `url`, `token_file`, `pid`. SIGTERM and Ctrl-C stop the server and all calls.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Mcp {
@@ -185,6 +187,8 @@ pub(crate) struct Mcp {
     /// created if missing]
     #[arg(long, value_name = "FILE", requires = "http")]
     pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
     /// The maximum number of agent calls at the same time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) max_calls: u8,

@@ -1,15 +1,17 @@
 //! `guard mcp`: serves agents and policy checks as tools to other programs.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde_json::json;
 
 use super::args::Mcp;
+use super::batch::QueuePlace;
 use super::exit_code::Exit;
 use super::{Failure, note};
 use crate::client_access::{Listening, Roots, Stop, Token};
 use crate::launch;
-use crate::mcp::{McpConfig, PATH, serve, serve_http};
+use crate::mcp::{BatchAccess, McpConfig, PATH, serve, serve_http};
 
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
@@ -17,9 +19,16 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
         .map_err(|problem| Failure::usage(format!("--root {problem}"), "name a directory that exists"))?;
     let executor = super::exec::executor()?;
     let state = executor.sessions.clone();
+    let place = Arc::new(QueuePlace::find(&args.store)?);
+    let of_worker = place.clone();
+    let batches = BatchAccess {
+        open_queue: Arc::new(move || place.open()),
+        start_worker: Arc::new(move || of_worker.start_worker()),
+    };
     let config = McpConfig {
         executor,
         roots,
+        batches,
         calls: state.with_file_name("calls"),
         most_calls: args.max_calls.into(),
         log: note,
@@ -49,7 +58,11 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
             "use 127.0.0.1:PORT or [::1]:PORT; connect from other machines through ssh -L",
         )
     })?;
-    writeln!(out, "{}", json!({ "url": listening.url(PATH), "token_file": path, "pid": std::process::id() }))?;
+    writeln!(
+        out,
+        "{}",
+        json!({ "url": listening.url(PATH), "token_file": path, "pid": std::process::id() })
+    )?;
     out.flush()?;
     exit_after(serve_http(config, listening, token, &stop))
 }

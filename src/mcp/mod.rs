@@ -9,9 +9,11 @@
 //! A call of the tool `gemini` becomes a request to the executor. The server reports the progress of the call, and
 //! cancels it if the client asks for that. The result can be requested again by the call's id. Over standard input and
 //! output, all calls end when the client disconnects. Over HTTP, a call continues until it is done, the client cancels
-//! it explicitly, or the server stops.
+//! it explicitly, or the server stops. The batch tools only read and write the queue; a worker in another process does the
+//! tasks, whatever happens to the client and the server.
 #![forbid(unsafe_code)]
 
+mod batches;
 mod calls;
 mod check;
 mod http;
@@ -25,6 +27,7 @@ mod stdio;
 mod tool_agent;
 mod tools;
 
+pub use batches::BatchAccess;
 pub use http::PATH;
 
 use std::io;
@@ -48,6 +51,8 @@ pub struct McpConfig {
     pub executor: Executor,
     /// The directories below which agents may work.
     pub roots: Roots,
+    /// How the server reaches the queue of batches.
+    pub batches: BatchAccess,
     /// The directory where the results of calls are stored.
     pub calls: PathBuf,
     /// The maximum number of simultaneous calls.
@@ -70,7 +75,7 @@ fn run(setting: McpConfig, serve: impl AsyncFnOnce(Arc<Shared>) -> io::Result<()
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let results = ResultStore { directory: setting.calls };
     let calls = Arc::new(Calls::new(setting.executor, results, setting.most_calls, setting.log));
-    let shared = Arc::new(Shared::new(calls.clone(), setting.roots, setting.log));
+    let shared = Arc::new(Shared::new(calls.clone(), setting.batches, setting.roots, setting.log));
     let served = runtime.block_on(async {
         let served = serve(shared).await;
         calls.close();

@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+use super::batches::{self, BatchAccess};
 use super::calls::{CallerId, Calls};
 use super::tool_agent;
 use super::tool_agent::{Gemini, Limits};
@@ -30,18 +31,23 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of simultaneous tool calls that read transcripts or policies.
 const MOST_READING: usize = 4;
+/// The maximum number of simultaneous tool calls that use the queue of batches. Some wait for a minute.
+const MOST_USING_QUEUE: usize = 16;
 
 /// What the handlers of all clients share.
 pub(super) struct Shared {
     pub(super) calls: Arc<Calls>,
     pub(super) roots: Roots,
     pub(super) log: fn(&str),
+    batches: BatchAccess,
     reading: Semaphore,
+    using_queue: Semaphore,
 }
 
 impl Shared {
-    pub(super) fn new(calls: Arc<Calls>, roots: Roots, log: fn(&str)) -> Self {
-        Self { calls, roots, log, reading: Semaphore::new(MOST_READING) }
+    pub(super) fn new(calls: Arc<Calls>, batches: BatchAccess, roots: Roots, log: fn(&str)) -> Self {
+        let (reading, using_queue) = (Semaphore::new(MOST_READING), Semaphore::new(MOST_USING_QUEUE));
+        Self { calls, roots, log, batches, reading, using_queue }
     }
 }
 
@@ -63,7 +69,8 @@ impl ServerHandler for Server {
         info.server_info = Implementation::new("guard", env!("CARGO_PKG_VERSION"));
         let instructions = "gemini asks a sandboxed coding agent for advice (sandbox read-only) or for work (workspace-write; in a git repository the agent \
              works on a new branch). Keep SESSION_ID to continue a conversation. If success is false, check error_kind. A call continues when you stop \
-             waiting for it: guard_report returns its result by its id, guard_cancel cancels it. guard_check asks a policy about a command. The prompt \
+             waiting for it: guard_report returns its result by its id, guard_cancel cancels it. guard_batch_submit queues many tasks at once, \
+             guard_batch_poll returns their results. guard_check asks a policy about a command. The prompt \
              gemini_request is a template for PROMPT. A lost session cannot be continued: start a new one, and repeat the context and the contract.";
         info.instructions = Some(format!("{instructions} {RULES}"));
         info
@@ -113,8 +120,20 @@ impl ServerHandler for Server {
         let calls = self.shared.calls.clone();
         let result = match &*request.name {
             tool_agent::NAME => self.gemini(given, context).await,
-            "guard_check" => self.read(move || check::check(given)).await?,
-            "guard_report" => self.read(move || report::report(&calls, given)).await?,
+            "guard_check" => self.block(&self.shared.reading, move || check::check(given)).await?,
+            "guard_report" => self.block(&self.shared.reading, move || report::report(&calls, given)).await?,
+            "guard_batch_submit" => {
+                let (access, roots) = (self.shared.batches.clone(), self.shared.roots.clone());
+                self.block(&self.shared.using_queue, move || batches::submit(&access, &roots, given)).await?
+            }
+            "guard_batch_poll" => {
+                let access = self.shared.batches.clone();
+                self.block(&self.shared.using_queue, move || batches::poll(&access, given)).await?
+            }
+            "guard_batch_cancel" => {
+                let access = self.shared.batches.clone();
+                self.block(&self.shared.using_queue, move || batches::cancel(&access, given)).await?
+            }
             "guard_cancel" => serde_json::to_value(report::cancel(&calls, given).await).unwrap_or_default(),
             other => {
                 let other: String = other.chars().take(80).collect();
@@ -138,13 +157,14 @@ impl ServerHandler for Server {
 }
 
 impl Server {
-    /// Runs a tool call that reads files, on a thread that may block.
-    async fn read<T: Serialize + Send + 'static>(
+    /// Runs a tool call on a thread that may block, when there is a permit for it.
+    async fn block<T: Serialize + Send + 'static>(
         &self,
+        permits: &Semaphore,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Value, ErrorData> {
         let broken = |error: &dyn std::fmt::Display| ErrorData::internal_error(error.to_string(), None);
-        let _permit = self.shared.reading.acquire().await.map_err(|error| broken(&error))?;
+        let _permit = permits.acquire().await.map_err(|error| broken(&error))?;
         let answer = tokio::task::spawn_blocking(work).await.map_err(|error| broken(&error))?;
         serde_json::to_value(answer).map_err(|error| broken(&error))
     }
@@ -188,7 +208,8 @@ impl Server {
         caller: CallerId,
     ) -> Result<(String, tokio::sync::oneshot::Receiver<Value>), (ErrorKind, String)> {
         let asked = Gemini::read(given).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
-        let cd = self.shared.roots.find("cd", asked.cd()).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
+        let cd =
+            self.shared.roots.find("cd", asked.cd()).map_err(|problem| (ErrorKind::InvalidInput, problem))?;
         let log = asked.log_metrics().then_some(self.shared.log);
         self.shared.calls.begin(asked.request(cd), caller, move |id, result| {
             if let Some(log) = log {

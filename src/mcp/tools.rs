@@ -7,6 +7,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
+use super::batches::{self, BatchAnswer};
 use super::check::{Check, Checked};
 use super::report::{Cancelled, Cancelling, Report, Reported};
 use super::tool_agent::{Answer, Gemini};
@@ -105,6 +106,25 @@ pub(super) fn all() -> Vec<Tool> {
         .with_annotations(read_only()),
         Tool::new("guard_cancel", "Cancel a running call of gemini by its id (call_id). All processes of the call are ended.", input::<Cancelling>())
             .with_raw_output_schema(output::<Cancelled>())
+            .with_annotations(changing().open_world(false).idempotent(true)),
+        Tool::new(
+            "guard_batch_submit",
+            "Queue tasks, which workers do in the background, several at once: shell commands in the sandbox (execute_shell_command), coverage reports \
+             (query_coverage), prompts to an agent (propose_test, refine_test, propose_strategy), echo, and types of the user. Returns at once; keep \
+             response_id and call guard_batch_poll.",
+            input::<batches::Submit>(),
+        )
+        .with_raw_output_schema(output::<BatchAnswer>())
+        .with_annotations(changing().open_world(true)),
+        Tool::new(
+            "guard_batch_poll",
+            "Return the status of a batch and the results so far, by its response_id. With `wait`, returns as soon as the batch, or the task, has ended.",
+            input::<batches::Poll>(),
+        )
+        .with_raw_output_schema(output::<BatchAnswer>())
+        .with_annotations(read_only()),
+        Tool::new("guard_batch_cancel", "Cancel the tasks of a batch that have not ended, or one of its tasks.", input::<batches::Cancel>())
+            .with_raw_output_schema(output::<BatchAnswer>())
             .with_annotations(changing().open_world(false).idempotent(true)),
     ]
 }

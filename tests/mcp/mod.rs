@@ -89,7 +89,9 @@ fn tour(outcome: &RunOutcome) {
     let seen = sound(outcome);
     let names: Vec<&str> =
         seen["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["gemini", "guard_check", "guard_report", "guard_cancel"]);
+    let own = ["gemini", "guard_check", "guard_report", "guard_cancel"];
+    let batches = ["guard_batch_submit", "guard_batch_poll", "guard_batch_cancel"];
+    assert_eq!(names, [&own[..], &batches].concat());
     let answers: Vec<&Value> =
         seen["answers"].as_array().unwrap().iter().map(|answer| &answer["structured"]).collect();
     assert_eq!((&answers[0]["decision"], &answers[0]["rule"]), (&json!("deny"), &json!("git.remote")));
