@@ -410,7 +410,7 @@ mod tests {
         let roots = Roots::new(std::slice::from_ref(&place)).unwrap_or_else(|error| panic!("{error}"));
         let parse = |field: &str| {
             let text = format!(r#"[{{"task_id": "a", "type": "t", "parameters": {{}}, {field}}}]"#);
-            let tasks = parse_client_tasks(&text, &place, &roots);
+            let tasks = parse_client_tasks(&text, &place, &TaskTypes::default(), &roots);
             tasks.map(|mut tasks| tasks.remove(0).options).map_err(|error| error.to_string())
         };
         let inner = place.join("inner");

@@ -23,6 +23,7 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let of_worker = place.clone();
     let batches = BatchAccess {
         open_queue: Arc::new(move || place.open()),
+        types: Arc::new(super::batch::load_types()?),
         start_worker: Arc::new(move || of_worker.start_worker()),
     };
     let config = McpConfig {

@@ -14,7 +14,7 @@ use super::parameters::Parameters;
 use crate::batch::queue::NewBatch;
 use crate::batch::{
     BatchResponse, BatchStatus, Counts, InputError, OpenQueue, Page, Queue, QueueError, TaskResult,
-    parse_client_tasks, respond,
+    TaskTypes, parse_client_tasks, respond,
 };
 use crate::client_access::Roots;
 use crate::outcome::ErrorKind;
@@ -34,6 +34,8 @@ const PAGE: usize = 16;
 pub struct BatchAccess {
     /// Opens a connection to the queue.
     pub open_queue: OpenQueue,
+    /// The known task types.
+    pub types: Arc<TaskTypes>,
     /// Starts a worker in the background if none is running.
     pub start_worker: Arc<dyn Fn() -> io::Result<()> + Send + Sync>,
 }
@@ -198,7 +200,7 @@ pub(super) fn submit(access: &BatchAccess, roots: &Roots, given: JsonObject) -> 
             (None, Some(first)) => first.to_path_buf(),
             (None, None) => return Err("the parameter `directory` is missing".to_string().into()),
         };
-        let tasks = parse_client_tasks(&Value::Array(tasks).to_string(), &directory, roots)?;
+        let tasks = parse_client_tasks(&Value::Array(tasks).to_string(), &directory, &access.types, roots)?;
         let mut queue = (access.open_queue)()?;
         let id = queue.submit(&NewBatch::new(tasks, key))?;
         (access.start_worker)()

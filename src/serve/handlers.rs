@@ -483,7 +483,7 @@ fn parse(shared: &Shared, query: &SubmitQuery, body: &[u8]) -> Result<Vec<NewTas
         (None, None) => return Err(ApiError::bad_request("`directory` is missing")),
     };
     let text = std::str::from_utf8(body).map_err(|error| InputError::NotJson(error.to_string()))?;
-    let tasks = parse_client_tasks(text, &directory, &shared.roots)?;
+    let tasks = parse_client_tasks(text, &directory, &shared.types, &shared.roots)?;
     let refused = |(index, task): (usize, &NewTask)| {
         let is_refused = !accepts(shared, &task.task_type);
         is_refused

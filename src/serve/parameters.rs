@@ -153,7 +153,12 @@ impl WaitQuery {
 #[serde(deny_unknown_fields)]
 pub(super) struct NoQuery {}
 
-fn within<T: Copy + PartialOrd + std::fmt::Display>(name: &str, value: T, least: T, most: T) -> Result<T, ApiError> {
+fn within<T: Copy + PartialOrd + std::fmt::Display>(
+    name: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<T, ApiError> {
     if value >= least && value <= most {
         return Ok(value);
     }
