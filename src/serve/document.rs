@@ -4,9 +4,10 @@ use std::sync::{Arc, LazyLock};
 
 use axum::Router;
 use utoipa::OpenApi;
+use utoipa::openapi::link::Link;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, PathItem, Ref, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, PathItem, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -39,6 +40,9 @@ const COMMON_ERRORS: [(&str, &str); 5] = [
 )]
 struct Document;
 
+/// The operations that take the id of a submission.
+const FOLLOW_UPS: [&str; 5] = ["poll", "follow", "results", "cancel", "retry_failed"];
+
 /// The router and the document.
 fn parts() -> (Router<Arc<Shared>>, utoipa::openapi::OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
@@ -56,6 +60,9 @@ fn parts() -> (Router<Arc<Shared>>, utoipa::openapi::OpenApi) {
         let PathItem { get, post, delete, .. } = item;
         [get, post, delete].into_iter().flatten().for_each(add_common_errors);
     }
+    if let Some(submit) = document.paths.paths.get_mut("/v1/batches").and_then(|item| item.post.as_mut()) {
+        add_follow_ups(submit);
+    }
     if let Some(components) = &mut document.components {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
@@ -72,6 +79,15 @@ fn add_common_errors(operation: &mut Operation) {
         let response =
             ResponseBuilder::new().description(description).content("application/json", content).build();
         operation.responses.responses.entry(status.to_string()).or_insert_with(|| response.into());
+    }
+}
+
+/// Says where the id in the answer to a submission is used, for programs that read the document.
+fn add_follow_ups(submit: &mut Operation) {
+    let Some(RefOr::T(accepted)) = submit.responses.responses.get_mut("202") else { return };
+    for operation in FOLLOW_UPS {
+        let link = Link::builder().operation_id(operation).parameter("id", "$response.body#/response_id");
+        accepted.links.insert(operation.to_string(), RefOr::T(link.build()));
     }
 }
 

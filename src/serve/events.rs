@@ -23,7 +23,7 @@ use crate::batch::{BatchStatus, Page, TaskResult, TaskStatus, respond};
 /// The time between two comments that keep the connection alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The number of events that are read at once.
-const PAGE: usize = 16;
+const PAGE: usize = 8;
 /// What follows the number in the id of a batch's last event.
 const END: &str = "-end";
 

@@ -37,14 +37,15 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// A task to do.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 #[schema(example = json!({ "task_id": "task_1", "type": "echo", "parameters": { "text": "hello" } }))]
 #[allow(dead_code, reason = "describes what `parse_client_tasks` reads")]
 pub(super) struct Task {
     /// An id of your choice, unique in the batch, without control characters.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     task_id: String,
     /// The name of the task type: see `GET /v1/task-types`.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     r#type: String,
     /// The arguments of the task, in the shape that its type wants.
     #[schema(value_type = Object)]
@@ -55,7 +56,7 @@ pub(super) struct Task {
     /// The ids of tasks of the same batch that must complete first.
     depends_on: Option<Vec<String>>,
     /// A task with a key of an earlier task gets its result instead of being done again.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     idempotency_key: Option<String>,
     /// The task fails if it has not started after this many seconds.
     #[schema(exclusive_minimum = 0, maximum = 2_592_000)]
@@ -67,13 +68,13 @@ pub(super) struct Task {
     #[schema(minimum = 0, maximum = 10)]
     max_retries: Option<u32>,
     /// The name of the policy of the task's run. Default: that of the task type.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     policy: Option<String>,
     /// The directory that the task works in, below a root of the server.
     #[schema(min_length = 1, max_length = 256)]
     directory: Option<String>,
     /// The agent that works on the task. Default: gemini.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(min_length = 1, max_length = 256, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     agent: Option<String>,
 }
 
@@ -116,6 +117,21 @@ pub(super) struct Retried {
     queued: u64,
 }
 
+/// A server-sent event.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "describes what `events` sends")]
+pub(super) struct SentEvent {
+    /// The number of the ending, and `-end` behind it for the batch.
+    #[schema(pattern = "^[0-9]+(-end)?$")]
+    id: String,
+    /// The type of the event: `task.completed`, `task.failed`, `batch.completed`, `batch.failed`. Later versions may add
+    /// types.
+    event: String,
+    /// A JSON object with `event_type`, `message`, `timestamp` and `data`.
+    #[schema(content_media_type = "application/json")]
+    data: String,
+}
+
 /// A task type.
 #[derive(Serialize, ToSchema)]
 pub(super) struct TaskTypeInfo {
@@ -156,7 +172,7 @@ pub(super) struct Health {
     params(
         SubmitQuery,
         (
-            "Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 256,
+            "Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 256, pattern = "^[!-~]+$",
             description = "A submission with the key of an earlier one queues nothing, and returns the response of that one."
         ),
     ),
@@ -386,10 +402,13 @@ pub(super) async fn retry_failed(
     tag = "batches",
     params(
         ("id" = String, Path, description = "The `response_id` of the submission."),
-        ("Last-Event-ID" = Option<String>, Header, description = "Only events behind the one with this id."),
+        (
+            "Last-Event-ID" = Option<String>, Header, pattern = "^[0-9]{1,18}(-end)?$",
+            description = "Only events behind the one with this id."
+        ),
     ),
     responses(
-        (status = 200, description = "The events.", body = String, content_type = "text/event-stream"),
+        (status = 200, description = "The events.", body = SentEvent, content_type = "text/event-stream"),
         (status = 204, description = "The batch has ended, and the client has seen all events."),
         (status = 404, description = "There is no such batch.", body = ErrorBody),
     ),

@@ -17,7 +17,7 @@ use crate::batch::{BatchResponse, Page, TaskResult, respond};
 /// The media type of one JSON object per line.
 pub(super) const JSON_LINES: &str = "application/x-ndjson";
 /// The number of results that are read at first. It grows while results are small.
-const FIRST_PAGE: usize = 16;
+const FIRST_PAGE: usize = 4;
 const LARGEST_PAGE: usize = 1024;
 /// The size from which a page is large, in bytes.
 const LARGE: usize = 1 << 20;
