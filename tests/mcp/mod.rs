@@ -1,6 +1,7 @@
 //! `guard mcp`: by official clients, and by hand where those are too well-behaved.
 
 mod attacks;
+mod batches;
 mod gemini_cli;
 mod http;
 mod inspector;
@@ -47,7 +48,12 @@ fn client(
 }
 
 /// Sets what a server of this environment needs to start the agent.
-fn agents(command: &mut std::process::Command, environment: &TestEnvironment, gemini: &Gemini, url: &str) {
+pub(crate) fn agents(
+    command: &mut std::process::Command,
+    environment: &TestEnvironment,
+    gemini: &Gemini,
+    url: &str,
+) {
     let path = format!("{}:{}", gemini.program().parent().unwrap().display(), environment.user.path);
     command.env("PATH", path).env("GEMINI_API_KEY", "the-key").env("GOOGLE_GEMINI_BASE_URL", url);
 }

@@ -273,7 +273,7 @@ fn nonsense_is_answered() {
     assert!(client.answer(2)["error"]["message"].as_str().is_some_and(|text| text.contains("nobody")));
     client.send(&json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list" }));
     let tools = client.answer(3)["result"]["tools"].clone();
-    assert_eq!(tools.as_array().map(Vec::len), Some(4));
+    assert_eq!(tools.as_array().map(Vec::len), Some(7));
     // What is no JSON, or half of it, or no character at all (a lone surrogate) gets no answer, and ends nothing.
     client.write(b"\xff\xfe garbage");
     client.write(br#"{"jsonrpc": "2.0", "id": 4, "method""#);
