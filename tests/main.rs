@@ -21,6 +21,7 @@ mod pipeline;
 mod policy;
 mod policy_audit;
 mod sandbox;
+mod serve;
 mod supervisor;
 mod support;
 mod transcript;

@@ -5,6 +5,7 @@
 
 mod environment;
 mod guard_binary;
+pub(crate) mod http_client;
 pub(crate) mod http_server;
 mod isolation;
 mod outcome;
