@@ -5,6 +5,7 @@ mod api;
 mod events;
 mod limits;
 mod restarts;
+mod schemathesis;
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

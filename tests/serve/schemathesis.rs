@@ -1,0 +1,59 @@
+//! Schemathesis makes requests from the OpenAPI document, right and wrong ones, and holds the answers to the document.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::{Served, echoes};
+use crate::support::http_client::HttpAddress;
+use crate::support::{one_environment, skip};
+
+#[test]
+fn answers_are_what_the_document_says() {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/schemathesis/bin/schemathesis");
+    if !program.exists() {
+        skip("Schemathesis", "it is not installed; scripts/test installs it");
+        return;
+    }
+    let environment = one_environment();
+    let server = Served::start(&environment, &["--type", "echo"]);
+    let HttpAddress::Loopback(address) = &server.address else { panic!("it listens on loopback") };
+    let known = server.submit(&echoes(3));
+    let (_, bearer) = server.headers.last().unwrap();
+    let checks = [
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_headers_conformance",
+        "response_schema_conformance",
+    ];
+    let mut command = Command::new("timeout");
+    command
+        .arg("240")
+        .arg(program)
+        .args([
+            "run",
+            &format!("http://{address}/v1/openapi.json"),
+            "--header",
+            &format!("Authorization: {bearer}"),
+        ])
+        .args([
+            "--checks",
+            &checks.join(","),
+            "--max-examples",
+            "25",
+            "--seed",
+            "4711",
+            "--request-timeout",
+            "70",
+        ])
+        .env(
+            "SCHEMATHESIS_HOOKS",
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/schemathesis_hooks.py"),
+        )
+        .env("KNOWN_BATCH", known)
+        .current_dir(environment.temporary_directory());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(server.get("/healthz").status, 200);
+}
