@@ -3,6 +3,7 @@
 mod access;
 mod api;
 mod events;
+mod examples;
 mod limits;
 mod restarts;
 mod schemathesis;
