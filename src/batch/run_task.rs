@@ -99,11 +99,18 @@ impl TaskContext {
             Some(code) => code,
         };
         match wanted {
-            CommandOutput::Process => Ok(object(json!({
-                "stdout": result.run.result,
-                "stderr": stderr,
-                "exit_code": exit_code,
-            }))),
+            CommandOutput::Process => {
+                let mut output = object(json!({
+                    "stdout": result.run.result,
+                    "stderr": stderr,
+                    "exit_code": exit_code,
+                }));
+                // The command left work: tell the caller where it is.
+                if let Some(worktree) = result.run.worktree.as_ref().filter(|worktree| worktree.kept) {
+                    output.insert("branch".to_string(), json!(worktree.branch));
+                }
+                Ok(output)
+            }
             CommandOutput::Json if exit_code != 0 => Err(run_failure(&result)),
             CommandOutput::Json => match serde_json::from_str(result.run.result.trim()) {
                 Ok(Value::Object(output)) => Ok(output),

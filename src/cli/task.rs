@@ -4,8 +4,6 @@
 use std::io::Write;
 use std::path::Path;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::json;
 
 use super::agent_run::is_installed;
@@ -17,7 +15,9 @@ use super::{Failure, note, workflow};
 use crate::agent::{MissingKey, missing_key, named};
 use crate::agent_exec::Cancel;
 use crate::outcome::ErrorKind;
-use crate::pipeline::task::journal::{Journal, TaskRow};
+#[cfg(debug_assertions)]
+use crate::pipeline::task::journal::Journal;
+use crate::pipeline::task::journal::TaskRow;
 use crate::pipeline::{
     Agent, Bounds, Ending, LimitOverrides, PipelineError, Runner, Status, TaskEvent, TaskSettings, TaskStore,
     Workflow, load, name_of, safety,
@@ -341,7 +341,7 @@ fn kill_at_write(mut journal: Journal, output: &TaskOutput) -> Journal {
     if let Some(last) = output.die_at {
         journal.watch(move |count| {
             if count == last {
-                let _ = kill(Pid::this(), Signal::SIGKILL);
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
             }
         });
     }

@@ -179,6 +179,7 @@ fn commands_run_in_the_sandbox_under_the_policy_of_their_task() {
         command("outside", "echo x > ~/../outside; echo done"),
         command("checkout", "git checkout -b other"),
         command("fails", "echo out; echo err >&2; exit 7"),
+        command("works", "echo new > new && git add new && git commit -qm new"),
         slow,
         read_only,
     ]);
@@ -188,6 +189,8 @@ fn commands_run_in_the_sandbox_under_the_policy_of_their_task() {
         result(&last, "fails")["output"],
         json!({"stdout": "out\n", "stderr": "err\n", "exit_code": 7})
     );
+    let branch = result(&last, "works")["output"]["branch"].as_str().unwrap();
+    assert_eq!(user.types(&format!("git show {branch}:new")), "new\n");
     assert_ne!(result(&last, "checkout")["output"]["exit_code"], 0, "{last}");
     assert_eq!(user.types("git branch --list other"), "");
     assert_eq!(result(&last, "slow")["error_kind"], "timed_out", "{last}");
