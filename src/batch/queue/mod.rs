@@ -12,6 +12,7 @@
 //! ```
 
 mod sqlite;
+mod stored;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,6 +53,14 @@ pub enum QueueError {
     /// A stored value cannot be parsed.
     #[error("the queue contains a value that cannot be parsed: {0}")]
     Strange(String),
+    /// A task has a value that no store can hold.
+    #[error("cannot store the task {task:?}: {reason}")]
+    Unstorable {
+        /// The id of the task.
+        task: String,
+        /// Which value cannot be stored.
+        reason: String,
+    },
     /// The idempotency key belongs to other work.
     #[error("the idempotency key {0:?} was used before for other tasks; use a new key")]
     KeyReused(String),

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
+use super::stored::{self, digest, millis};
 use super::{
     BatchRow, Claim, ClaimLimits, EndedTask, Ending, Lease, MOST_TAKEOVERS, NewBatch, Queue, QueueError,
     TaskRow,
 };
-use crate::batch::model::{NewTask, TaskFailure, TaskKind, TaskState};
+use crate::batch::model::{NewTask, TaskFailure, TaskState};
 
 /// How long a process waits for its turn to write.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -101,10 +101,6 @@ fn lease_clock_ms() -> i64 {
     time.map_or(0, |time| millis(Duration::from(time)))
 }
 
-fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4)
-}
-
 impl SqliteQueue {
     /// Opens the queue, and creates it if it is missing.
     pub(super) fn open(path: &Path) -> Result<Self, QueueError> {
@@ -180,17 +176,6 @@ fn void_leases_of_last_boot(sql: &Transaction<'_>) -> Sql<()> {
     Ok(())
 }
 
-/// What identifies the work of a task: its type, parameters and options.
-fn digest<'t>(tasks: impl Iterator<Item = &'t NewTask>) -> String {
-    let mut hash = Sha256::new();
-    for task in tasks {
-        let parameters = Value::Object(task.parameters.clone());
-        let options = serde_json::to_string(&task.options).unwrap_or_default();
-        hash.update(format!("{:?} {:?} {parameters} {options} ", task.task_type, task.task_id));
-    }
-    crate::hex::encode(hash.finalize())
-}
-
 /// A number that is higher with every call, for fencing tokens and turns.
 fn next_number(sql: &Transaction<'_>) -> Sql<i64> {
     let known: Option<String> =
@@ -234,8 +219,7 @@ fn end_task(sql: &Transaction<'_>, batch: &str, position: i64, outcome: &Termina
     let failed = match outcome {
         Terminal::Completed(_) => None,
         Terminal::Failed(failure) => {
-            dependency_failed =
-                TaskFailure::permanent(TaskKind::DependencyFailed, "a task that this one depends on failed");
+            dependency_failed = stored::dependency_failed();
             Some((*failure, &dependency_failed))
         }
     };
@@ -335,12 +319,7 @@ fn settle(sql: &Transaction<'_>) -> Sql<()> {
     let lost = "select batch, position, takeovers from task where state = 'running' and lease_until < ?1";
     for (batch, position, takeovers) in keys(lost, lease_clock_ms())? {
         if takeovers >= MOST_TAKEOVERS {
-            let message = format!(
-                "the workers that held the task died {} times; the task may be what kills them",
-                takeovers + 1
-            );
-            let failure = TaskFailure::permanent(TaskKind::WorkerLost, message);
-            end_task(sql, &batch, position, &Terminal::Failed(&failure))?;
+            end_task(sql, &batch, position, &Terminal::Failed(&stored::worker_lost(takeovers)))?;
         } else {
             sql.prepare_cached(
                 "update task set takeovers = takeovers + 1 where batch = ?1 and position = ?2",
@@ -356,11 +335,7 @@ fn settle(sql: &Transaction<'_>) -> Sql<()> {
     let expired = "select batch, position, 0 from task
         where expires_ms is not null and state in ('queued', 'waiting', 'blocked') and expires_ms <= ?1";
     for (batch, position, _) in keys(expired, now_ms())? {
-        let failure = TaskFailure::permanent(
-            TaskKind::Expired,
-            "the task did not start in the time that its `expires_after` allows",
-        );
-        end_task(sql, &batch, position, &Terminal::Failed(&failure))?;
+        end_task(sql, &batch, position, &Terminal::Failed(&stored::expired()))?;
     }
     Ok(())
 }
@@ -636,7 +611,7 @@ impl Queue for SqliteQueue {
 
     fn cancel(&mut self, batch: &str, task: Option<&str>) -> Result<u64, QueueError> {
         self.write(|sql| {
-            let failure = TaskFailure::permanent(TaskKind::Cancelled, "the task was cancelled");
+            let failure = stored::cancelled();
             let mut select = sql.prepare_cached(
                 "select position from task where batch = ?1 and (?2 is null or task_id = ?2)
                      and state not in ('completed', 'failed') order by position desc",

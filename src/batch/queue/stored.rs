@@ -1,0 +1,66 @@
+//! What every store writes in the same way: the texts and the digest of a task, and the failures that the queue itself
+//! decides on.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::QueueError;
+use crate::batch::model::{BatchOptions, NewTask, TaskFailure, TaskKind};
+
+pub(super) fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4)
+}
+
+/// What identifies the work of a task: its type, parameters and options.
+pub(super) fn digest<'t>(tasks: impl Iterator<Item = &'t NewTask>) -> String {
+    let mut hash = Sha256::new();
+    for task in tasks {
+        let parameters = Value::Object(task.parameters.clone());
+        let options = serde_json::to_string(&task.options).unwrap_or_default();
+        hash.update(format!("{:?} {:?} {parameters} {options} ", task.task_type, task.task_id));
+    }
+    crate::hex::encode(hash.finalize())
+}
+
+/// The texts of the parameters and the options of a task. JSON escapes U+0000, which PostgreSQL cannot store.
+pub(super) fn payload(task: &NewTask) -> Result<(String, String), QueueError> {
+    let unstorable =
+        |error: serde_json::Error| QueueError::Unstorable { task: task.task_id.clone(), reason: error.to_string() };
+    let parameters = serde_json::to_string(&task.parameters).map_err(unstorable)?;
+    // A directory whose name is not UTF-8 is no JSON.
+    let options = serde_json::to_string(&task.options).map_err(unstorable)?;
+    Ok((parameters, options))
+}
+
+/// Reads what [`payload`] wrote. The failure is for the task alone: it must not keep the others in the queue.
+pub(super) fn parse_payload(
+    parameters: &str,
+    options: &str,
+) -> Result<(Map<String, Value>, BatchOptions), TaskFailure> {
+    let failure = |error: serde_json::Error| {
+        let message = format!("this version of guard cannot read the task from the queue: {error}");
+        TaskFailure::permanent(TaskKind::Internal, message)
+    };
+    Ok((serde_json::from_str(parameters).map_err(failure)?, serde_json::from_str(options).map_err(failure)?))
+}
+
+pub(super) fn cancelled() -> TaskFailure {
+    TaskFailure::permanent(TaskKind::Cancelled, "the task was cancelled")
+}
+
+pub(super) fn dependency_failed() -> TaskFailure {
+    TaskFailure::permanent(TaskKind::DependencyFailed, "a task that this one depends on failed")
+}
+
+pub(super) fn worker_lost(takeovers: i64) -> TaskFailure {
+    let times = takeovers + 1;
+    let message = format!("the workers that held the task died {times} times; the task may be what kills them");
+    TaskFailure::permanent(TaskKind::WorkerLost, message)
+}
+
+pub(super) fn expired() -> TaskFailure {
+    let message = "the task did not start in the time that its `expires_after` allows";
+    TaskFailure::permanent(TaskKind::Expired, message)
+}
