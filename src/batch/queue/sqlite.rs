@@ -358,7 +358,8 @@ fn next_lane(
     Ok(None)
 }
 
-fn claim_one(sql: &Transaction<'_>, lane: i64, worker: &str, lease: Duration) -> Result<Claim, Failed> {
+/// Claims the first task of a lane. A task that cannot be read fails: it must not keep the others in the queue.
+fn claim_one(sql: &Transaction<'_>, lane: i64, worker: &str, lease: Duration) -> Sql<Option<Claim>> {
     let token = next_number(sql)?;
     sql.prepare_cached("update lane set queued = queued - 1, turn = ?2 where id = ?1")?
         .execute(params![lane, token])?;
@@ -380,15 +381,16 @@ fn claim_one(sql: &Transaction<'_>, lane: i64, worker: &str, lease: Duration) ->
     let (parameters, options): (String, String) = sql
         .prepare_cached("select parameters, options from payload where batch = ?1 and position = ?2")?
         .query_row(params![batch, position], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let strange = |error: serde_json::Error| Failed::Queue(QueueError::Strange(error.to_string()));
-    Ok(Claim {
-        lease: Lease { batch, position, token },
-        task_id,
-        task_type,
-        parameters: serde_json::from_str(&parameters).map_err(strange)?,
-        options: serde_json::from_str(&options).map_err(strange)?,
-        attempt,
-    })
+    match stored::parse_payload(&parameters, &options) {
+        Ok((parameters, options)) => {
+            let lease = Lease { batch, position, token };
+            Ok(Some(Claim { lease, task_id, task_type, parameters, options, attempt }))
+        }
+        Err(failure) => {
+            end_task(sql, &batch, position, &Terminal::Failed(&failure))?;
+            Ok(None)
+        }
+    }
 }
 
 fn task_row(row: &Row<'_>) -> Sql<TaskRow> {
@@ -465,8 +467,7 @@ fn insert_tasks(sql: &Transaction<'_>, batch: &NewBatch) -> Result<(), Failed> {
              values (?1, ?2, ?3, ?4, ?5, 'blocked', ?6, 0, 0, 0, '', 0, 0, ?7, 0)",
         )?
         .execute(params![batch.id, position, task.task_id, task.task_type, lane, unmet, expires_ms])?;
-        let parameters = Value::Object(task.parameters.clone()).to_string();
-        let options = serde_json::to_string(&task.options).unwrap_or_default();
+        let (parameters, options) = stored::payload(task).map_err(Failed::Queue)?;
         sql.prepare_cached("insert into payload values (?1, ?2, ?3, ?4)")?
             .execute(params![batch.id, position, parameters, options])?;
         for needed in &task.depends_on {
@@ -544,7 +545,8 @@ impl Queue for SqliteQueue {
             let mut claims = Vec::new();
             while claims.len() < limits.most && total < limits.global {
                 let Some((lane, repository)) = next_lane(sql, &running, limits.per_repository)? else { break };
-                claims.push(claim_one(sql, lane, worker, limits.lease)?);
+                let Some(claim) = claim_one(sql, lane, worker, limits.lease)? else { continue };
+                claims.push(claim);
                 *running.entry(repository).or_default() += 1;
                 total += 1;
             }
