@@ -4,7 +4,7 @@
 //! the highest priority whose last claim is the longest ago, so batches take turns, and a claim costs the same however
 //! many tasks are queued.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
@@ -210,11 +210,17 @@ enum Terminal<'o> {
     Failed(&'o TaskFailure),
 }
 
-/// Ends a task and everything that depends on it: dependent tasks become available or fail, repeated tasks get the
-/// same result.
 fn end_task(sql: &Transaction<'_>, batch: &str, position: i64, outcome: &Terminal<'_>) -> Sql<u64> {
+    end_tasks(sql, batch, &[position], outcome)
+}
+
+/// Ends tasks and everything that depends on them: dependent tasks become available or fail, repeated tasks get the
+/// same result.
+fn end_tasks(sql: &Transaction<'_>, batch: &str, positions: &[i64], outcome: &Terminal<'_>) -> Sql<u64> {
     let dependency_failed;
-    let mut open = vec![(batch.to_string(), position, false)];
+    // First in, first out: a task that ends by itself and depends on another one of these gets its own outcome.
+    let mut open: VecDeque<(String, i64, bool)> =
+        positions.iter().map(|position| (batch.to_string(), *position, false)).collect();
     let mut ended = 0;
     let failed = match outcome {
         Terminal::Completed(_) => None,
@@ -223,7 +229,7 @@ fn end_task(sql: &Transaction<'_>, batch: &str, position: i64, outcome: &Termina
             Some((*failure, &dependency_failed))
         }
     };
-    while let Some((batch, position, is_dependent)) = open.pop() {
+    while let Some((batch, position, is_dependent)) = open.pop_front() {
         let before: Option<(String, i64)> = sql
             .prepare_cached("select state, lane from task where batch = ?1 and position = ?2")?
             .query_row(params![batch, position], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -283,9 +289,9 @@ fn end_task(sql: &Transaction<'_>, batch: &str, position: i64, outcome: &Termina
             .collect::<Sql<_>>()?;
         for (batch, position, is_same) in dependents {
             if is_same {
-                open.push((batch, position, is_dependent));
+                open.push_back((batch, position, is_dependent));
             } else if failed.is_some() {
-                open.push((batch, position, true));
+                open.push_back((batch, position, true));
             } else {
                 let unmet: i64 = sql
                     .prepare_cached(
@@ -616,15 +622,10 @@ impl Queue for SqliteQueue {
             let failure = stored::cancelled();
             let mut select = sql.prepare_cached(
                 "select position from task where batch = ?1 and (?2 is null or task_id = ?2)
-                     and state not in ('completed', 'failed') order by position desc",
+                     and state not in ('completed', 'failed') order by position",
             )?;
-            let open: Vec<i64> =
-                select.query_map(params![batch, task], |row| row.get(0))?.collect::<Sql<_>>()?;
-            let mut cancelled = 0;
-            for position in open {
-                cancelled += end_task(sql, batch, position, &Terminal::Failed(&failure))?;
-            }
-            Ok(cancelled)
+            let open: Vec<i64> = select.query_map(params![batch, task], |row| row.get(0))?.collect::<Sql<_>>()?;
+            Ok(end_tasks(sql, batch, &open, &Terminal::Failed(&failure))?)
         })
     }
 
