@@ -11,6 +11,7 @@
 //!                          └─────────────────────┘
 //! ```
 
+mod postgres;
 mod sqlite;
 mod stored;
 
@@ -257,10 +258,7 @@ pub const MOST_TAKEOVERS: i64 = 3;
 /// file `file`.
 pub fn open_queue(address: Option<&str>, file: &Path) -> Result<Box<dyn Queue>, QueueError> {
     match address {
-        Some(address) => Err(QueueError::Postgres {
-            address: address.split('@').next_back().unwrap_or_default().to_string(),
-            message: "this version of guard keeps its queue in a file only".to_string(),
-        }),
+        Some(address) => Ok(Box::new(postgres::PostgresQueue::connect(address)?)),
         None => Ok(Box::new(sqlite::SqliteQueue::open(file)?)),
     }
 }

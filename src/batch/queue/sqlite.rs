@@ -624,7 +624,8 @@ impl Queue for SqliteQueue {
                 "select position from task where batch = ?1 and (?2 is null or task_id = ?2)
                      and state not in ('completed', 'failed') order by position",
             )?;
-            let open: Vec<i64> = select.query_map(params![batch, task], |row| row.get(0))?.collect::<Sql<_>>()?;
+            let open: Vec<i64> =
+                select.query_map(params![batch, task], |row| row.get(0))?.collect::<Sql<_>>()?;
             Ok(end_tasks(sql, batch, &open, &Terminal::Failed(&failure))?)
         })
     }

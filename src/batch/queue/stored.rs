@@ -26,8 +26,10 @@ pub(super) fn digest<'t>(tasks: impl Iterator<Item = &'t NewTask>) -> String {
 
 /// The texts of the parameters and the options of a task. JSON escapes U+0000, which PostgreSQL cannot store.
 pub(super) fn payload(task: &NewTask) -> Result<(String, String), QueueError> {
-    let unstorable =
-        |error: serde_json::Error| QueueError::Unstorable { task: task.task_id.clone(), reason: error.to_string() };
+    let unstorable = |error: serde_json::Error| QueueError::Unstorable {
+        task: task.task_id.clone(),
+        reason: error.to_string(),
+    };
     let parameters = serde_json::to_string(&task.parameters).map_err(unstorable)?;
     // A directory whose name is not UTF-8 is no JSON.
     let options = serde_json::to_string(&task.options).map_err(unstorable)?;
@@ -56,7 +58,8 @@ pub(super) fn dependency_failed() -> TaskFailure {
 
 pub(super) fn worker_lost(takeovers: i64) -> TaskFailure {
     let times = takeovers + 1;
-    let message = format!("the workers that held the task died {times} times; the task may be what kills them");
+    let message =
+        format!("the workers that held the task died {times} times; the task may be what kills them");
     TaskFailure::permanent(TaskKind::WorkerLost, message)
 }
 
