@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
 use serde_json::Value;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -49,8 +51,8 @@ impl Authority {
         self.certificate.clone()
     }
 
-    /// What a server of these names (or addresses) needs.
-    fn server(&self, names: &[&str]) -> Arc<ServerConfig> {
+    /// The certificate and the key of a server of these names (or addresses).
+    pub(crate) fn sign(&self, names: &[&str]) -> (Certificate, KeyPair) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_string()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, "guard's test server");
@@ -59,7 +61,12 @@ impl Authority {
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap(), key)
+    }
+
+    /// What a server of these names (or addresses) needs.
+    fn server(&self, names: &[&str]) -> Arc<ServerConfig> {
+        let (certificate, key) = self.sign(names);
         let chain = vec![certificate.der().clone(), self.certificate.clone()];
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         let mut config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).unwrap();
