@@ -1,0 +1,213 @@
+//! The queue in PostgreSQL when the server restarts, is stopped, or cannot be used.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use guard::batch::queue::{ClaimLimits, Queue, QueueError, open_queue};
+
+use super::queue_conformance::{completed, limits, submit, task};
+use crate::support::http_server::Authority;
+use crate::support::{PostgresServer, Scratch, guard, shared_postgres, skip};
+
+fn open(address: &str) -> Result<Box<dyn Queue>, QueueError> {
+    open_queue(Some(address), Path::new("/nonexistent"))
+}
+
+fn own_server(settings: &str, files: &[(&str, &str)]) -> Option<PostgresServer> {
+    let server = PostgresServer::start_with(settings, files);
+    if server.is_none() {
+        skip("the queue in PostgreSQL", "PostgreSQL is not installed");
+    }
+    server
+}
+
+#[test]
+fn a_restart_of_the_server_loses_nothing() {
+    let Some(server) = own_server("listen_addresses = ''\n", &[]) else { return };
+    let address = server.create_database();
+    let queue = &mut *open(&address).unwrap();
+    submit(queue, "a", vec![task("x"), task("y")]);
+    let lease = Duration::from_millis(300);
+    let claims = queue.claim("worker", ClaimLimits { lease, ..limits(1) }).unwrap();
+    server.crash_and_restart();
+    // The lease ended while the server was down, but nobody could extend it: it lasts a little longer.
+    assert_eq!(queue.tasks("a", -1, 10).unwrap().len(), 2);
+    assert_eq!(queue.finish(&[completed(&claims[0])]).unwrap(), [true]);
+
+    server.stop();
+    let start = Instant::now();
+    for _ in 0..3 {
+        let error = queue.claim("worker", limits(1)).unwrap_err().to_string();
+        assert!(error.starts_with("cannot use the queue at postgres://"), "{error}");
+        assert!(queue.wait(Duration::from_millis(1)).is_err());
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    server.start_again();
+    let next = queue.claim("worker", limits(1)).unwrap();
+    assert_eq!(next[0].task_id, "y");
+    assert!(next[0].lease.token > claims[0].lease.token);
+}
+
+/// A claim ends its lock before it waits for the disk, but it must not return before that.
+#[test]
+fn a_claim_is_on_disk_when_it_returns() {
+    let Some(server) = own_server("listen_addresses = ''\n", &[]) else { return };
+    let address = server.create_database();
+    let queue = &mut *open(&address).unwrap();
+    submit(queue, "a", (0..20).map(|number| task(&number.to_string())).collect());
+    let mut client = postgres::Client::connect(&address, postgres::NoTls).unwrap();
+    // Less than the smallest claim writes, and more than the server writes by itself.
+    let unwritten = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()) >= 200";
+    let is_unwritten =
+        |client: &mut postgres::Client| client.query_one(unwritten, &[]).unwrap().get::<_, bool>(0);
+    client.batch_execute("create table control (text text); set synchronous_commit = off").unwrap();
+    let mut seen = 0;
+    for _ in 0..20 {
+        assert_eq!(queue.claim("worker", limits(1)).unwrap().len(), 1);
+        assert!(!is_unwritten(&mut client));
+        // The check sees a transaction that is not on disk.
+        client.batch_execute("insert into control values (repeat('x', 500))").unwrap();
+        seen += usize::from(is_unwritten(&mut client));
+    }
+    assert!(seen > 0);
+}
+
+#[test]
+fn a_connection_that_the_server_closed_is_opened_again() {
+    let Some(server) = shared_postgres() else { return };
+    let address = server.create_database();
+    let database = address.rsplit('/').next().unwrap();
+    let queue = &mut *open(&address).unwrap();
+    let close = || {
+        let others = "datname = current_database() and pid <> pg_backend_pid()";
+        server.execute(
+            database,
+            &format!("select pg_terminate_backend(pid) from pg_stat_activity where {others}"),
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    submit(queue, "a", vec![task("x")]);
+    close();
+    assert!(queue.has_open_tasks().unwrap());
+    close();
+    let claims = queue.claim("worker", limits(1)).unwrap();
+    close();
+    assert_eq!(queue.finish(&[completed(&claims[0])]).unwrap(), [true]);
+    close();
+    // Waiting may report it once.
+    let _ = queue.wait(Duration::from_millis(10));
+    assert!(!queue.has_open_tasks().unwrap());
+}
+
+#[test]
+fn many_processes_create_the_queue_at_once() {
+    let Some(server) = shared_postgres() else { return };
+    let address = server.create_database();
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let address = &address;
+            scope.spawn(move || submit(&mut *open(address).unwrap(), &number.to_string(), vec![task("x")]));
+        }
+    });
+    assert_eq!(open(&address).unwrap().batches(10).unwrap().len(), 6);
+}
+
+#[test]
+fn a_role_without_rights_to_create_schemas_can_be_given_one() {
+    let Some(server) = shared_postgres() else { return };
+    let address = server.create_database();
+    let database = address.rsplit('/').next().unwrap();
+    server.execute(database, "create role worker_1 login; create schema guard authorization worker_1");
+    let address = address.replace("guard@", "worker_1@");
+    submit(&mut *open(&address).unwrap(), "a", vec![task("x")]);
+    assert!(open(&address).unwrap().has_open_tasks().unwrap());
+}
+
+#[test]
+fn unusable_databases_are_named() {
+    let Some(server) = shared_postgres() else { return };
+    let expect = |address: &str, expected: &str| {
+        let error = open(address).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    };
+    expect(
+        &server.address("missing").replace("guard@", "guard:secret@"),
+        "database \"missing\" does not exist",
+    );
+    expect(&server.address("postgres").replace("guard@", "nobody:secret@"), "role \"nobody\" does not exist");
+    server.execute("postgres", "create database latin encoding latin1 template template0 locale 'C'");
+    expect(&server.address("latin"), "encoding LATIN1");
+
+    let newer = server.create_database();
+    drop(open(&newer).unwrap());
+    server.execute(
+        newer.rsplit('/').next().unwrap(),
+        "update guard.meta set value = '7' where name = 'version'",
+    );
+    expect(&newer, "version 7");
+}
+
+#[test]
+fn a_server_that_says_nothing_is_given_up() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let start = Instant::now();
+    let error = open(&format!("postgres://me:secret@127.0.0.1:{port}/queue")).err().unwrap().to_string();
+    assert!(error.contains("did not answer within 10 s") && !error.contains("secret"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn tls_checks_the_certificate_and_the_name_of_the_server() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.sign(&["localhost"]);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = format!("listen_addresses = '127.0.0.1'\nport = {port}\nssl = on\n");
+    let access = "local all all trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n";
+    let key = key.serialize_pem();
+    let files = [("server.crt", certificate.pem()), ("server.key", key), ("pg_hba.conf", access.to_string())];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let Some(server) = own_server(&settings, &files) else { return };
+    server.execute_on_port(port, "alter role guard password 'se@cr/et:1'");
+
+    let scratch = Scratch::new("tls");
+    let trusted = scratch.write("authority.pem", authority.pem());
+    let other = scratch.write("other.pem", Authority::new().pem());
+    let list = |host: &str, password: &str, mode: &str, authorities: &Path| {
+        let store = format!("postgres://guard:{password}@{host}:{port}/postgres?sslmode={mode}");
+        let mut command = guard();
+        command.args(["batch", "list"]).env("GUARD_STORE", store).env("SSL_CERT_FILE", authorities);
+        let output = command.output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!message.contains("et:1") && !message.contains("et%3A1"), "{message}");
+        if output.status.success() { Ok(()) } else { Err(message) }
+    };
+    let password = "se%40cr%2Fet%3A1";
+    for mode in ["require", "verify-ca", "verify-full"] {
+        list("localhost", password, mode, &trusted).unwrap();
+        let expect = |host, authorities: &Path, expected: &str| {
+            let message = list(host, password, mode, authorities).unwrap_err();
+            assert!(message.contains(expected), "{mode}: {message}");
+        };
+        expect("localhost", &other, "invalid peer certificate");
+        expect("127.0.0.1", &trusted, "not valid for name");
+    }
+    let expect = |password, mode, expected: &str| {
+        let message = list("localhost", password, mode, &trusted).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    };
+    expect("se%40cr%2Fet%3A12", "require", "password authentication failed");
+    expect(password, "disable", "no encryption");
+    expect(password, "prefer", "no encryption");
+}
+
+#[test]
+fn a_server_without_tls_is_refused_if_tls_is_required() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = format!("listen_addresses = '127.0.0.1'\nport = {port}\n");
+    let Some(_server) = own_server(&settings, &[]) else { return };
+    let error = open(&format!("postgres://guard@localhost:{port}/postgres?sslmode=require")).err().unwrap();
+    assert!(error.to_string().contains("server does not support TLS"), "{error}");
+    open(&format!("postgres://guard@localhost:{port}/postgres")).unwrap();
+}
