@@ -92,6 +92,7 @@ conformance! {
     ended_batches_are_removed
     the_summary_counts_states_and_times
     an_ending_counts_once
+    endings_are_told_in_order
     large_parameters_and_outputs_are_kept
     strange_text_is_kept
     a_task_that_cannot_be_stored_is_refused
@@ -739,6 +740,40 @@ fn an_ending_counts_once(store: &Store) {
         [true, false, false]
     );
     expect_state(queue, "a", "0", TaskState::Completed);
+}
+
+fn endings_are_told_in_order(store: &Store) {
+    let queue = &mut *store.open();
+    submit(queue, "batch", vec![task("a"), task("b"), after("c", &["b"])]);
+    assert_eq!(queue.ended_tasks("batch", 0, 10).unwrap(), []);
+    let claims = claim(queue, 2);
+    finish(queue, failed(&claims[1], None));
+    finish(queue, failed(&claims[0], None));
+    // In PostgreSQL a transaction in progress, such as one of another test, may hold an ending back for a moment.
+    let told = |queue: &mut dyn Queue, after: i64, expected: usize| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let ended = queue.ended_tasks("batch", after, expected.max(1)).unwrap();
+            if ended.len() >= expected || Instant::now() > deadline {
+                let names: Vec<String> = ended.iter().map(|task| task.row.task_id.clone()).collect();
+                return (names, ended.last().map(|task| task.ending));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    // The failure of b is also that of c.
+    let (names, last) = told(queue, 0, 3);
+    assert_eq!(names, ["b", "c", "a"]);
+    let (first, cursor) = told(queue, 0, 2);
+    assert_eq!(first, ["b", "c"]);
+    assert_eq!(told(queue, cursor.unwrap(), 1).0, ["a"]);
+    assert_eq!(told(queue, last.unwrap(), 0).0, Vec::<String>::new());
+    // What is retried has not ended, and ends again behind the others.
+    queue.retry_failed("batch").unwrap();
+    assert_eq!(told(queue, 0, 0).0, Vec::<String>::new());
+    let again = claim_one(queue);
+    finish(queue, failed(&again, None));
+    assert_eq!(told(queue, last.unwrap(), 1).0, [again.task_id]);
 }
 
 fn large_parameters_and_outputs_are_kept(store: &Store) {
