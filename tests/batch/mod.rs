@@ -1,6 +1,7 @@
 //! Batches: what a program submits, what it gets when it polls, and the queue in both stores.
 
 mod command_line;
+mod fleet;
 mod killed;
 mod postgres_server;
 mod queue_conformance;
