@@ -48,30 +48,6 @@ fn a_restart_of_the_server_loses_nothing() {
     assert!(next[0].lease.token > claims[0].lease.token);
 }
 
-/// A claim ends its lock before it waits for the disk, but it must not return before that.
-#[test]
-fn a_claim_is_on_disk_when_it_returns() {
-    let Some(server) = own_server("listen_addresses = ''\n", &[]) else { return };
-    let address = server.create_database();
-    let queue = &mut *open(&address).unwrap();
-    submit(queue, "a", (0..20).map(|number| task(&number.to_string())).collect());
-    let mut client = postgres::Client::connect(&address, postgres::NoTls).unwrap();
-    // Less than the smallest claim writes, and more than the server writes by itself.
-    let unwritten = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), pg_current_wal_flush_lsn()) >= 200";
-    let is_unwritten =
-        |client: &mut postgres::Client| client.query_one(unwritten, &[]).unwrap().get::<_, bool>(0);
-    client.batch_execute("create table control (text text); set synchronous_commit = off").unwrap();
-    let mut seen = 0;
-    for _ in 0..20 {
-        assert_eq!(queue.claim("worker", limits(1)).unwrap().len(), 1);
-        assert!(!is_unwritten(&mut client));
-        // The check sees a transaction that is not on disk.
-        client.batch_execute("insert into control values (repeat('x', 500))").unwrap();
-        seen += usize::from(is_unwritten(&mut client));
-    }
-    assert!(seen > 0);
-}
-
 #[test]
 fn a_connection_that_the_server_closed_is_opened_again() {
     let Some(server) = shared_postgres() else { return };

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    expect_no_process_left, first_child, in_every_environment, in_every_environment_at_once, init_process,
+    agent_process, expect_no_process_left, in_every_environment, in_every_environment_at_once, init_process,
     unique_mark,
 };
 
@@ -134,7 +134,7 @@ fn nobody_looks_into_the_first_process_when_the_program_runs() {
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "started\n", "{}", environment.name());
         let first = init_process(child.id() as i32, Instant::now());
-        let agent = first_child(first, Instant::now());
+        let agent = agent_process(child.id() as i32, Instant::now());
         let owner = |pid: i32| std::fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid();
         assert_eq!((owner(first), owner(agent)), (0, user), "{}", environment.name());
         drop(child.stdin.take());

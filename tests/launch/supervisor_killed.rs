@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Random, TestEnvironment, expect_no_process_left, first_child, in_every_environment_at_once, init_process,
-    marked_processes, unique_mark,
+    Random, TestEnvironment, agent_process, expect_no_process_left, in_every_environment_at_once,
+    init_process, marked_processes, unique_mark,
 };
 
 /// How often, over all environments.
@@ -117,7 +117,7 @@ fn the_agent_is_killed_while_it_begins() {
                 environment.guard_run(&["--json", "--no-toolchains", "--env", &mark], &["sleep", "600"]);
             let started = Instant::now();
             let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            let agent = first_child(init_process(child.id() as i32, started), started);
+            let agent = agent_process(child.id() as i32, started);
             let moment = Instant::now() + Duration::from_micros(random.below(1_500));
             while Instant::now() < moment {
                 std::hint::spin_loop();

@@ -3,36 +3,47 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The first child of a process, which may still have to come.
-pub(crate) fn first_child(of: i32, started: Instant) -> i32 {
-    wait_for_child(of, started, |_| true)
+/// The first process of a run's command: the child of the run's init process, which may still have to come.
+pub(crate) fn agent_process(of_guard: i32, started: Instant) -> i32 {
+    loop {
+        for init in children(of_guard).iter().filter(|child| is_guard(child)) {
+            // A git that has just been forked still has guard's arguments, but no child.
+            if let Some(agent) = children(init).first() {
+                return agent.parse().unwrap();
+            }
+        }
+        assert!(started.elapsed() < Duration::from_secs(10), "{of_guard} has started nothing");
+        std::thread::yield_now();
+    }
 }
 
 /// The init process of a guard. guard also starts git, for a moment, before it starts init.
-pub(crate) fn init_process(of: i32, started: Instant) -> i32 {
-    let is_guard = |child: &str| {
-        let argv = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
-        argv.split(|byte| *byte == 0).next().is_some_and(|program| program.ends_with(b"guard"))
-    };
-    // A git that has just been forked still has guard's arguments.
-    wait_for_child(of, started, |child| {
-        is_guard(child) && {
-            std::thread::sleep(Duration::from_millis(10));
-            is_guard(child)
-        }
-    })
-}
-
-fn wait_for_child(of: i32, started: Instant, is_meant: impl Fn(&str) -> bool) -> i32 {
-    let children = format!("/proc/{of}/task/{of}/children");
+pub(crate) fn init_process(of_guard: i32, started: Instant) -> i32 {
     loop {
-        let text = std::fs::read_to_string(&children).unwrap_or_default();
-        if let Some(child) = text.split_whitespace().find(|child| is_meant(child)) {
-            return child.parse().unwrap();
+        // A git that has just been forked still has guard's arguments.
+        let is_init = |child: &&String| {
+            is_guard(child) && {
+                std::thread::sleep(Duration::from_millis(10));
+                is_guard(child)
+            }
+        };
+        if let Some(init) = children(of_guard).iter().find(is_init) {
+            return init.parse().unwrap();
         }
-        assert!(started.elapsed() < Duration::from_secs(10), "{of} has no child");
+        assert!(started.elapsed() < Duration::from_secs(10), "{of_guard} has started nothing");
         std::thread::yield_now();
     }
+}
+
+/// True if the process runs guard, or was forked by guard and has not executed a program yet.
+fn is_guard(process: &str) -> bool {
+    let argv = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    argv.split(|byte| *byte == 0).next().is_some_and(|program| program.ends_with(b"guard"))
+}
+
+fn children(of: impl std::fmt::Display) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+    text.split_whitespace().map(str::to_string).collect()
 }
 
 /// A word that no other process has.

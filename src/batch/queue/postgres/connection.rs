@@ -140,7 +140,6 @@ impl Address {
             process: row.get(1),
             planned: Instant::now(),
             is_in_transaction: false,
-            has_lock: false,
             has_written: false,
         };
         let version = session.prepare_schema().map_err(|error| self.error(&error))?;
@@ -222,8 +221,7 @@ pub(super) struct Session {
     /// Since when the statements are planned.
     planned: Instant,
     is_in_transaction: bool,
-    /// What the transaction has: a lock, and changes.
-    has_lock: bool,
+    /// The transaction has changed something.
     has_written: bool,
 }
 
@@ -262,31 +260,19 @@ impl Session {
 
     /// Begins a transaction and takes a lock, in one round trip.
     pub(super) fn begin(&mut self, lock: Option<Lock>) -> Result<(), Error> {
-        let mut statements = "start transaction isolation level read committed read write".to_string();
-        if let Some(lock) = lock {
-            // The lock ends with the commit. `commit` waits for the disk after that, so that others need not.
-            statements += "; set local synchronous_commit = off; ";
-            statements += &lock.statement();
+        let begin = "start transaction isolation level read committed read write";
+        (self.is_in_transaction, self.has_written) = (true, false);
+        match lock {
+            Some(lock) => self.client.batch_execute(&format!("{begin}; {}", lock.statement())),
+            None => self.client.batch_execute(begin),
         }
-        (self.is_in_transaction, self.has_lock, self.has_written) = (true, lock.is_some(), false);
-        self.client.batch_execute(&statements)
     }
 
-    /// Commits the transaction, and returns when it is on disk. With `notify`, wakes everyone who waits for changes.
+    /// Commits the transaction. With `notify`, wakes everyone who waits for changes, if there are any.
     pub(super) fn commit(&mut self, notify: bool) -> Result<(), Error> {
-        // A transaction of its own that writes only a message, and waits until everything before it is on disk.
-        let flush = if self.has_written && self.has_lock {
-            "; select pg_logical_emit_message(true, 'guard', '')"
-        } else {
-            ""
-        };
-        self.client.batch_execute(&format!("commit{flush}"))?;
+        let statements = if self.has_written && notify { "notify guard_queue; commit" } else { "commit" };
+        self.client.batch_execute(statements)?;
         self.is_in_transaction = false;
-        if self.has_written && notify {
-            // Not in the transaction: PostgreSQL would let only one of them commit at a time. What is committed counts
-            // even if nobody can be woken: whoever waits looks by itself after a while.
-            let _ = self.client.batch_execute("notify guard_queue");
-        }
         Ok(())
     }
 
