@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::UserShell;
 
 /// The batch of the documentation, word for word.
-const EXAMPLE: &str = r#"[
+pub(super) const EXAMPLE: &str = r#"[
   {"task_id": "task_123", "type": "query_coverage", "parameters": {"scope": "all", "format": "minizinc_dzn"}},
   {"task_id": "task_124", "type": "propose_test", "parameters": {"target_cpp_file": "lib/parser.cpp",
     "target_line_range": "100-150", "semantic_context": "parsing of MiniZinc variables"}},
@@ -39,7 +39,7 @@ pub(super) fn poll_to_the_end(user: &UserShell, first: &Value) -> Value {
     panic!("the batch {id} does not end: {}", user.types(&format!("guard batch poll {id}")));
 }
 
-fn result<'r>(response: &'r Value, task: &str) -> &'r Value {
+pub(super) fn result<'r>(response: &'r Value, task: &str) -> &'r Value {
     let results = response["results"].as_array().unwrap();
     results.iter().find(|result| result["task_id"] == task).unwrap_or_else(|| panic!("{task}: {response}"))
 }

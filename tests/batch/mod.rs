@@ -6,3 +6,4 @@ mod killed;
 mod postgres_server;
 mod queue_conformance;
 mod queue_throughput;
+mod with_gemini;
