@@ -106,7 +106,7 @@ impl Project {
         match policy.sources.iter().find(|source| !is_known(source)) {
             None => Ok(policy),
             Some(other) => Err(Failure::usage(
-                format!("{PROJECT_POLICY} extends the file {}", other.name),
+                format!("{PROJECT_POLICY} must not extend the file {}", other.name),
                 "a project's policy extends a built-in policy, or one of yours, by its name",
             )),
         }

@@ -16,7 +16,7 @@ use crate::mcp::{BatchAccess, McpConfig, PATH, serve, serve_http};
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
     let roots = Roots::new(&roots)
-        .map_err(|problem| Failure::usage(format!("--root {problem}"), "name a directory that exists"))?;
+        .map_err(|problem| Failure::usage(format!("--root: {problem}"), "name a directory that exists"))?;
     let executor = super::exec::executor()?;
     let state = executor.sessions.clone();
     let place = Arc::new(QueuePlace::find(&args.store)?);
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     })?;
     let listening = Listening::on(address).map_err(|problem| {
         Failure::usage(
-            format!("--http {problem}"),
+            format!("--http: {problem}"),
             "use 127.0.0.1:PORT or [::1]:PORT; connect from other machines through ssh -L",
         )
     })?;

@@ -24,7 +24,7 @@ const INTERRUPTED: i32 = 130;
 pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
     let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
     let roots = Roots::new(&roots)
-        .map_err(|problem| Failure::usage(format!("--root {problem}"), "name a directory that exists"))?;
+        .map_err(|problem| Failure::usage(format!("--root: {problem}"), "name a directory that exists"))?;
     let types = load_types()?;
     let accepted_types = accepted_types(args, &types)?;
     let place = Arc::new(QueuePlace::find(&args.store)?);

@@ -104,7 +104,7 @@ pub enum Refusal {
     #[error("commands are nested deeper than {0} levels")]
     TooDeep(usize),
     /// The command sets more variables that programs inherit than the analysis tracks.
-    #[error("the command sets too many variables for the programs it starts")]
+    #[error("the command exports more environment variables than guard can track")]
     TooManyVariables,
     /// An alias could change how a shell parses the text after it.
     #[error("the command defines an alias for a reserved word, or an alias that contains a comment")]

@@ -1,7 +1,7 @@
 //! Evaluates a rule's conditions against an intent.
 //!
-//! If a program or subcommand can be read in several ways, a rule that tightens matches on any reading, and a
-//! rule that allows must match all of them.
+//! If a command can be interpreted as several programs or subcommands, a `deny` or `ask` rule matches if any
+//! interpretation matches, and an `allow` rule only if all of them do.
 
 use crate::command::{Access, Arg, Intent, PathUse};
 use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern};

@@ -27,7 +27,7 @@ pub(super) struct Gemini {
     PROMPT: String,
     /// The working directory, as an absolute path. It must be inside one of the server's root directories.
     cd: String,
-    /// `read-only`: the agent may write no files, for advice. `workspace-write`: the agent may change the working directory.
+    /// `read-only`: the agent cannot write files; use it for questions and reviews. `workspace-write`: the agent may change the working directory.
     #[serde(default)]
     #[schemars(extend("enum" = ["read-only", "workspace-write"]), with = "String")]
     sandbox: Sandbox,

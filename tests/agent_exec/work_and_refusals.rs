@@ -81,7 +81,7 @@ fn odd_prompts_arrive() {
     }
 }
 
-/// The model orders what is forbidden; each is refused with a reason that the model reads, and the run completes.
+/// The model calls forbidden commands. guard refuses each, the model reads why, and the run completes.
 #[test]
 fn it_is_refused_and_goes_on() {
     let Some(gemini) = Gemini::installed() else { return };

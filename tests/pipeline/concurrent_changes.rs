@@ -90,7 +90,7 @@ fn a_worktree_that_is_removed() {
     );
 }
 
-/// The branch goes while somebody works on it.
+/// The user deletes the task's branch while the agent works on it.
 #[test]
 fn a_branch_that_is_deleted() {
     let fixture = TaskFixture::new();

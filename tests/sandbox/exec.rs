@@ -407,8 +407,8 @@ print('{"errno": 0}')
     });
 }
 
-/// What stands behind a great many arguments is in the record and in the refusal, and so is what git would do when that stands
-/// in the middle of them.
+/// guard records and judges arguments that follow thousands of others, and finds a git subcommand between thousands of
+/// options.
 #[test]
 fn long_arguments_hide_nothing_behind_them() {
     if git().is_none() {

@@ -263,12 +263,12 @@ impl Boundary {
         self.check_with(|fixture| (setup(fixture), BTreeMap::new()), broken);
     }
 
-    /// Attacks a process outside.
+    /// Attacks a process outside the sandbox.
     pub(crate) fn check_victim(&self, broken: impl Fn(&SandboxFixture, &mut Victim, &Report) -> bool + Sync) {
         self.check_with(Self::victim, broken);
     }
 
-    /// The same, when the victim has a message queue.
+    /// Like `check_victim`, but the victim process also has a message queue.
     pub(crate) fn check_queue(&self, broken: impl Fn(&SandboxFixture, &mut Victim, &Report) -> bool + Sync) {
         let setup = |fixture: &SandboxFixture| {
             let (mut victim, facts) = Self::victim(fixture);

@@ -289,7 +289,8 @@ fn what_guard_does_for_the_run_is_guards() {
     }
 }
 
-/// The run's own directory: what guard did not write there, and anything that lies where the agent can write.
+/// guard attributes to the agent every change in the run's directory that guard did not make, and every change in a place
+/// that the agent can write.
 #[test]
 fn what_would_have_needed_the_agent_is_the_agents() {
     let attacks: [(&str, &[u8]); 6] = [

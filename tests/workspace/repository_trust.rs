@@ -312,7 +312,7 @@ fn files_that_lie_elsewhere() {
     }
 }
 
-/// A directory with a `.git` of the agent's that makes another repository of it.
+/// guard refuses a directory in which the agent planted a `.git` that leads to another repository.
 #[test]
 fn another_repository_in_the_place_of_this_one() {
     fn folder(fixture: &TestRepository) -> PathBuf {
