@@ -17,7 +17,6 @@ use crate::batch::{
     BatchResponse, BatchStatus, LARGEST_INPUT, Page, Queue, QueueError, TaskResult, TaskStatus, TaskTypes,
     open_queue, parse_tasks, respond, start_local_worker,
 };
-use crate::policy::Config;
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
@@ -52,7 +51,7 @@ impl QueuePlace {
         let given = option.store.clone().or_else(|| std::env::var("GUARD_STORE").ok());
         let address = match given.filter(|text| !text.is_empty()) {
             Some(address) => Some(address),
-            None => user_config()?.batch.store,
+            None => super::run::user_config()?.batch.store,
         };
         if let Some(address) = &address
             && !address.starts_with("postgres://")
@@ -74,11 +73,6 @@ impl QueuePlace {
     pub(super) fn start_worker(&self) -> io::Result<()> {
         start_local_worker(&std::env::current_exe()?, &self.directory, self.address.as_deref())
     }
-}
-
-fn user_config() -> Result<Config, Failure> {
-    let Some(path) = Config::place() else { return Ok(Config::default()) };
-    Config::read(&path).map_err(|error| Failure::usage(error.to_string(), "correct the file"))
 }
 
 pub(super) fn run(args: &Batch, out: &mut dyn Write) -> Result<Exit, Failure> {

@@ -31,7 +31,7 @@ fn here() -> Result<PathBuf, Failure> {
 }
 
 fn defaults() -> Result<Defaults, Failure> {
-    let (config, _) = run::configuration()?;
+    let config = run::user_config()?;
     Defaults::find(&here()?, None, None, &config)
 }
 

@@ -239,7 +239,7 @@ pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
 /// The policy for answering questions: the one that the user named, or the one that runs in the current directory would
 /// use.
 pub(super) fn policy_here(named: Option<&str>) -> Result<Policy, Failure> {
-    let (config, _) = configuration()?;
+    let config = user_config()?;
     let directory = std::env::current_dir().unwrap_or_default();
     Ok(Defaults::find(&directory, None, named, &config)?.policy)
 }
@@ -286,6 +286,13 @@ fn run_id() -> String {
 
 /// Reads the user's configuration, and takes the API keys out of the environment.
 pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
+    let config = user_config()?;
+    let keys = Keys::take(&config);
+    Ok((config, keys))
+}
+
+/// Reads the user's configuration.
+pub(super) fn user_config() -> Result<Config, Failure> {
     let config = match Config::place() {
         Some(place) => Config::read(&place)
             .map_err(|error| Failure::usage(error.to_string(), "correct the file, or move it away"))?,
@@ -301,8 +308,7 @@ pub(super) fn configuration() -> Result<(Config, Keys), Failure> {
             return Err(Failure::usage(message, format!("agents with a login: {}", known.join(", "))));
         }
     }
-    let keys = Keys::take(&config);
-    Ok((config, keys))
+    Ok(config)
 }
 
 /// Converts an amount of money to millionths.

@@ -80,7 +80,10 @@ pub fn learn(base: &Policy, name: &str, seen: &Seen, context: &Context) -> Learn
         let analysis = analyze(&Request::Argv(command.argv.clone()), &context);
         for intent in &analysis.intents {
             let example = intent.line();
-            if intent.git.is_none() && !intent.program.name.is_empty() {
+            if intent.git.is_some() {
+                // Agents set `cat` as git's pager, in a variable that the record of a start does not contain.
+                programs.entry("cat".to_string()).or_insert_with(|| "the pager of git".to_string());
+            } else if !intent.program.name.is_empty() {
                 let name = String::from_utf8_lossy(&intent.program.name).into_owned();
                 programs.entry(name).or_insert_with(|| example.clone());
             }

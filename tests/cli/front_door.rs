@@ -374,3 +374,41 @@ fn a_login_is_copied_only_when_the_user_says_so() {
         environment.run_outside("rm -rf newcomer app .worktrees");
     });
 }
+
+#[test]
+fn a_policy_learned_from_an_agents_run_lets_the_agent_pass() {
+    if Gemini::installed().is_none() {
+        return;
+    }
+    let environment = &one_environment();
+    let newcomer = Newcomer::new(environment);
+    let turns = || {
+        Api::plain(vec![
+            Turn::write("toggle.txt", "dark\n"),
+            Turn::shell("grep -q dark toggle.txt && git add toggle.txt && git commit -qm toggle"),
+            Turn::text("The toggle is there."),
+        ])
+    };
+    for line in [
+        "guard learn --out ../learned.toml -- gemini -p 'add a toggle'",
+        "guard run -q --policy ../learned.toml -- gemini -p 'add a toggle'",
+    ] {
+        let api = turns();
+        let outcome = newcomer.types(line, Some(&api.server.url("")));
+        let shown = String::from_utf8_lossy(&outcome.output);
+        assert!(outcome.code == 0 && shown.contains("The toggle is there."), "{line}: {shown} {outcome}");
+    }
+    let branches = newcomer.git("for-each-ref --format='%(subject)' refs/heads");
+    let policy = std::fs::read_to_string(newcomer.app.join("../learned.toml")).unwrap();
+    let denied = newcomer.types("guard log --denied", None);
+    assert_eq!(
+        branches.matches("toggle").count(),
+        2,
+        "{branches}\n{policy}\n{}",
+        String::from_utf8_lossy(&denied.output)
+    );
+    for refused in ["git push origin main", "rm -rf /", "curl https://example.org", "git reset --hard"] {
+        let outcome = newcomer.types(&format!("guard check --policy ../learned.toml -- {refused}"), None);
+        assert_eq!(outcome.code, 1, "{refused}: {outcome}\n{policy}");
+    }
+}
