@@ -283,10 +283,10 @@ impl TaskReader<'_> {
         match self.roots.map(|roots| roots.find("directory", &path.to_string_lossy())) {
             Some(Ok(real)) => return real,
             Some(Err(problem)) => self.problem(&problem),
-            None if !path.is_dir() => {
-                self.problem(&format!("`directory` {} is not a directory", path.display()));
-            }
-            None => {}
+            None => match path.canonicalize() {
+                Ok(real) if real.is_dir() => return real,
+                _ => self.problem(&format!("`directory` {} is not a directory", path.display())),
+            },
         }
         path
     }

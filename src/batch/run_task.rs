@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -36,10 +36,7 @@ impl TaskContext {
     pub(super) fn run(&self, claim: &Claim, cancel: &Cancel) -> Result<Map<String, Value>, TaskFailure> {
         let task_type = self.types.get(&claim.task_type)?;
         task_type.check_parameters(&claim.parameters)?;
-        if !claim.options.directory.is_dir() {
-            let message = format!("the directory {} does not exist", claim.options.directory.display());
-            return Err(TaskFailure::permanent(TaskKind::MissingInput, message));
-        }
+        check_directory(&claim.options.directory)?;
         let output = match &task_type.work {
             Work::Builtin(builtin) => self.run_builtin(*builtin, claim)?,
             Work::Command(command, output) => self.run_command(task_type, command, *output, claim, cancel)?,
@@ -147,6 +144,19 @@ impl TaskContext {
         let detail = json!({ "run_id": result.run.run_id });
         Err(TaskFailure { kind: TaskKind::InvalidAnswer, message, detail, is_temporary: true })
     }
+}
+
+/// Checks that the directory of a task is still the one that was submitted. An agent that may write above it could have put
+/// a symbolic link in its place, which would lead the task somewhere else.
+fn check_directory(directory: &Path) -> Result<(), TaskFailure> {
+    let problem = match directory.canonicalize() {
+        Ok(real) if real == directory && real.is_dir() => return Ok(()),
+        Ok(real) if real != directory => format!("leads to {} since the submission", real.display()),
+        Ok(_) => "is not a directory".to_string(),
+        Err(error) => format!("cannot be used: {error}"),
+    };
+    let message = format!("the directory {} {problem}", directory.display());
+    Err(TaskFailure::permanent(TaskKind::MissingInput, message))
 }
 
 fn object(value: Value) -> Map<String, Value> {

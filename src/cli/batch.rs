@@ -179,7 +179,7 @@ fn read_tasks(file: &Path, directory: Option<&Path>) -> Result<Vec<crate::batch:
         Some(directory) => directory.canonicalize().map_err(|error| {
             Failure::usage(format!("--dir {}: {error}", directory.display()), "give a directory that exists")
         })?,
-        None => std::env::current_dir()?,
+        None => std::env::current_dir()?.canonicalize()?,
     };
     parse_tasks(&text, &directory, &load_types()?).map_err(|error| bad(error.to_string()))
 }

@@ -276,3 +276,28 @@ type = "integer"
     std::fs::write(&file, "description = 1").unwrap();
     user.sees_with_code("guard batch types", 2, &["count_lines.toml", "correct the file"]);
 }
+
+/// A directory that an agent replaced by a link between submission and start leads no task elsewhere.
+#[test]
+fn a_task_does_not_follow_a_link_that_was_put_in_place_of_its_directory() {
+    let user = UserShell::new("batch-link");
+    user.types("mkdir ~/plain ~/plain/inner ~/private && echo secret > ~/private/file && cp ~/private/file ~/private/AGENT_MEMORY.md");
+    let list = |id: &str, directory: &str| json!({"task_id": id, "type": "execute_shell_command", "directory": directory, "parameters": {"command": "cat file"}});
+    let home = user.home();
+    let inner = home.join("plain/inner").display().to_string();
+    // guard itself reads files for this one, without a run.
+    let memory = json!({"task_id": "memory", "type": "get_memory_summary", "directory": inner, "parameters": {"keywords": ["secret"]}});
+    let first = submit(&user, &json!([list("inner", &inner), memory]).to_string(), "--no-worker");
+    user.types("rmdir ~/plain/inner && ln -s ~/private ~/plain/inner && guard worker --until-idle");
+    let last = poll_to_the_end(&user, &first);
+    for id in ["inner", "memory"] {
+        let task = result(&last, id);
+        assert_eq!(
+            (&task["status"], &task["error_kind"]),
+            (&json!("failed"), &json!("missing_input")),
+            "{task}"
+        );
+        assert!(task["error"].as_str().unwrap().contains("since the submission"), "{task}");
+    }
+    assert!(!last.to_string().contains("secret"), "{last}");
+}
