@@ -483,6 +483,8 @@ fn the_supervisor_is_killed_and_the_work_is_finished() {
             }
             let _ = child.kill();
             child.wait().unwrap();
+            // The kernel tells guard's git to end, too. On a busy machine that takes a moment.
+            wait_until("the git of the killed run ends", || !is_in_use(&format!("repository-{name}")));
             finish(environment, &name, base.trim(), &mut states);
         }
         eprintln!("{}: killed while {states:?}", environment.name());
@@ -491,6 +493,17 @@ fn the_supervisor_is_killed_and_the_work_is_finished() {
         let outcome = run(environment, "after", &[], COMMIT);
         assert_eq!(outcome.result["success"], true, "{outcome}");
     });
+}
+
+/// True if a process has this text in its arguments or variables.
+fn is_in_use(text: &str) -> bool {
+    let mentions = |process: &Path| {
+        ["cmdline", "environ"].iter().any(|file| {
+            let bytes = std::fs::read(process.join(file)).unwrap_or_default();
+            bytes.windows(text.len()).any(|window| window == text.as_bytes())
+        })
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| mentions(&entry.path()))
 }
 
 /// Looks at what a killed run has left, finishes it, and looks again.
