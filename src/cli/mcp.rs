@@ -8,15 +8,14 @@ use serde_json::json;
 use super::args::Mcp;
 use super::batch::QueuePlace;
 use super::exit_code::Exit;
+use super::loopback::{Loopback, roots};
 use super::{Failure, note};
-use crate::client_access::{Listening, Roots, Stop, Token};
+use crate::client_access::Stop;
 use crate::launch;
 use crate::mcp::{BatchAccess, McpConfig, PATH, serve, serve_http};
 
 pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
-    let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
-    let roots = Roots::new(&roots)
-        .map_err(|problem| Failure::usage(format!("--root: {problem}"), "name a directory that exists"))?;
+    let roots = roots(&args.root)?;
     let executor = super::exec::executor()?;
     let state = executor.sessions.clone();
     let place = Arc::new(QueuePlace::find(&args.store)?);
@@ -39,30 +38,13 @@ pub(super) fn run(args: &Mcp, out: &mut dyn Write) -> Result<Exit, Failure> {
     let Some(address) = &args.http else {
         return exit_after(serve(config, &stop));
     };
-    let (path, token) = match &args.token_file {
-        Some(path) => (path.clone(), Token::read(path)),
-        None => {
-            let path = state.with_file_name("mcp-token");
-            let token = Token::read_or_create(&path);
-            (path, token)
-        }
-    };
-    let token = token.map_err(|problem| {
-        Failure::usage(
-            problem.to_string(),
-            "create a token with (umask 077; head -c 32 /dev/urandom | base64 > FILE), and give --token-file FILE",
-        )
-    })?;
-    let listening = Listening::on(address).map_err(|problem| {
-        Failure::usage(
-            format!("--http: {problem}"),
-            "use 127.0.0.1:PORT or [::1]:PORT; connect from other machines through ssh -L",
-        )
-    })?;
+    let own_file = state.with_file_name("mcp-token");
+    let Loopback { listening, token, token_file } =
+        Loopback::listen("--http", address, args.token_file.as_deref(), own_file)?;
     writeln!(
         out,
         "{}",
-        json!({ "url": listening.url(PATH), "token_file": path, "pid": std::process::id() })
+        json!({ "url": listening.url(PATH), "token_file": token_file, "pid": std::process::id() })
     )?;
     out.flush()?;
     exit_after(serve_http(config, listening, token, &stop))

@@ -32,6 +32,7 @@ mod learn;
 mod log;
 mod log_args;
 mod logging;
+mod loopback;
 mod machine_checks;
 mod man;
 mod mcp;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -10,10 +9,11 @@ use std::thread::JoinHandle;
 use super::batch::{QueuePlace, load_types};
 use super::batch_args::{GLOBAL, PER_REPOSITORY, ServeArgs};
 use super::exit_code::Exit;
+use super::loopback::{Loopback, roots};
 use super::worker::{concurrency, task_context};
 use super::{Failure, note};
 use crate::batch::{StopFlag, TaskTypes, Worker, WorkerOptions};
-use crate::client_access::{Listening, Roots, Stop, Token};
+use crate::client_access::Stop;
 use crate::launch;
 use crate::serve::{Listener, ServeConfig, Socket, serve};
 use crate::sys::process::exit_now;
@@ -22,9 +22,7 @@ use crate::sys::process::exit_now;
 const INTERRUPTED: i32 = 130;
 
 pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> {
-    let roots = if args.root.is_empty() { vec![std::env::current_dir()?] } else { args.root.clone() };
-    let roots = Roots::new(&roots)
-        .map_err(|problem| Failure::usage(format!("--root: {problem}"), "name a directory that exists"))?;
+    let roots = roots(&args.root)?;
     let types = load_types()?;
     let accepted_types = accepted_types(args, &types)?;
     let place = Arc::new(QueuePlace::find(&args.store)?);
@@ -65,30 +63,13 @@ fn listen(args: &ServeArgs, place: &QueuePlace) -> Result<Listener, Failure> {
         note(&format!("guard: listening on {}; Ctrl-C stops", path.display()));
         return Ok(Listener::Socket(socket));
     }
-    let (path, token) = match &args.token_file {
-        Some(path) => (path.clone(), Token::read(path)),
-        None => {
-            let path: PathBuf = place.directory.with_file_name("serve-token");
-            let token = Token::read_or_create(&path);
-            (path, token)
-        }
-    };
-    let token = token.map_err(|problem| {
-        Failure::usage(
-            problem.to_string(),
-            "create a token with (umask 077; head -c 32 /dev/urandom | base64 > FILE), and give --token-file FILE",
-        )
-    })?;
-    let listening = Listening::on(&args.listen).map_err(|problem| {
-        Failure::usage(
-            format!("--listen {problem}"),
-            "use 127.0.0.1:PORT or [::1]:PORT; connect from other machines through ssh -L",
-        )
-    })?;
+    let own_file = place.directory.with_file_name("serve-token");
+    let Loopback { listening, token, token_file } =
+        Loopback::listen("--listen", &args.listen, args.token_file.as_deref(), own_file)?;
     note(&format!(
         "guard: listening on {}; the token is in {}; Ctrl-C stops",
         listening.url(""),
-        path.display()
+        token_file.display()
     ));
     Ok(Listener::Loopback(listening, token))
 }

@@ -1,0 +1,50 @@
+//! The address and the access token of the servers `guard serve` and `guard mcp --http`.
+
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+use crate::client_access::{Listening, Roots, Token};
+
+/// The directories that clients may name, from `--root`. Without the option, it is the current directory.
+pub(super) fn roots(given: &[PathBuf]) -> Result<Roots, Failure> {
+    let roots = if given.is_empty() { vec![std::env::current_dir()?] } else { given.to_vec() };
+    Roots::new(&roots)
+        .map_err(|problem| Failure::usage(format!("--root: {problem}"), "name a directory that exists"))
+}
+
+/// A loopback address on which a server listens, and the token that its clients must send.
+pub(super) struct Loopback {
+    pub(super) listening: Listening,
+    pub(super) token: Token,
+    /// The file that holds the token.
+    pub(super) token_file: PathBuf,
+}
+
+impl Loopback {
+    /// Reads the token from the file that the user gave, or from `own_file`, which is created if it does not exist.
+    /// Then listens on `address`; `option` is the option that gave the address.
+    pub(super) fn listen(
+        option: &str,
+        address: &str,
+        given_file: Option<&Path>,
+        own_file: PathBuf,
+    ) -> Result<Self, Failure> {
+        let (token, token_file) = match given_file {
+            Some(path) => (Token::read(path), path.to_path_buf()),
+            None => (Token::read_or_create(&own_file), own_file),
+        };
+        let token = token.map_err(|problem| {
+            Failure::usage(
+                problem.to_string(),
+                "create a token with (umask 077; head -c 32 /dev/urandom | base64 > FILE), and give --token-file FILE",
+            )
+        })?;
+        let listening = Listening::on(address).map_err(|problem| {
+            Failure::usage(
+                format!("{option}: {problem}"),
+                "use 127.0.0.1:PORT or [::1]:PORT; connect from other machines through ssh -L",
+            )
+        })?;
+        Ok(Self { listening, token, token_file })
+    }
+}
