@@ -85,6 +85,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     writeln!(out, "wrote {}", target.path.display())?;
     if target.is_project {
         writeln!(out, "commit it: guard reads it from the commit that a run starts at")?;
+        writeln!(out, "then confirm it: the next run asks you, or `guard config trust` does it now")?;
     }
     Ok(Exit::Success)
 }

@@ -206,8 +206,12 @@ impl Defaults {
         }
         let list: Vec<String> =
             requests.iter().map(|line| format!("  - {}", terminal_text::replace(line))).collect();
-        let message =
-            format!("this project's {PROJECT_CONFIG} asks for more than you allow:\n{}", list.join("\n"));
+        let files = if project.policy_text.is_some() && project.config_text.is_empty() {
+            PROJECT_POLICY
+        } else {
+            PROJECT_CONFIG
+        };
+        let message = format!("this project's {files} asks for more than you allow:\n{}", list.join("\n"));
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(Failure::usage(
                 message,
