@@ -10,6 +10,7 @@
 //! (`task_types/`). This module starts no program other than guard itself.
 #![forbid(unsafe_code)]
 
+mod control;
 pub mod coverage;
 mod input;
 mod local_worker;
@@ -21,10 +22,11 @@ mod run_task;
 mod task_type;
 mod worker;
 
+pub use control::command_batch;
 pub use input::{InputError, LARGEST_INPUT, MOST_TASKS, parse_client_tasks, parse_tasks};
 pub use local_worker::{WorkerLock, start_local_worker};
 pub use model::{BatchOptions, NewTask, TaskFailure, TaskKind, TaskState};
-pub use queue::{OpenQueue, Queue, QueueError, open_queue};
+pub use queue::{BatchChange, Changed, OpenQueue, Queue, QueueError, open_queue};
 pub use response::{BatchResponse, BatchStatus, Counts, Page, TaskResult, TaskStatus, respond};
 pub use run_task::TaskContext;
 pub use task_type::{TaskType, TaskTypeError, TaskTypes};

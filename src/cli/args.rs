@@ -9,6 +9,7 @@ use super::batch_args::{
     BATCH_EXAMPLES, Batch, SERVE_EXAMPLES, ServeArgs, StoreOption, WORKER_EXAMPLES, WorkerArgs,
 };
 use super::colour::ColourOptions;
+use super::control_args::{CONTROL_EXAMPLES, Control};
 use super::exec_args::EXEC_EXAMPLES;
 pub(crate) use super::exec_args::Exec;
 use super::log_args::{LOG_EXAMPLES, REPLAY_EXAMPLES, VERIFY_EXAMPLES};
@@ -78,6 +79,9 @@ pub(crate) enum Command {
     /// Serve batches over HTTP to programs on this machine, and work on their tasks
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeArgs),
+    /// Cancel, pause, resume or adjust a task or a batch that is in progress
+    #[command(after_help = CONTROL_EXAMPLES)]
+    Control(Control),
     /// List, show, check and draw the workflows that tasks follow
     #[command(subcommand, after_help = WORKFLOW_EXAMPLES)]
     Workflow(Workflow),

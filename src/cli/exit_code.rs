@@ -59,6 +59,14 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         ],
     ),
     (
+        "guard control",
+        &[
+            ("0", "The command was carried out, or the work is acting on it."),
+            ("1", "The command was rejected; the reason is printed."),
+            ("2", "Bad usage, no such task or batch, or no answer in time."),
+        ],
+    ),
+    (
         "guard check",
         &[
             ("0", "Allowed."),

@@ -16,6 +16,8 @@ mod check_connect;
 mod colour;
 mod completions;
 mod config;
+mod control;
+mod control_args;
 mod defaults;
 mod demo;
 mod detach;
@@ -113,6 +115,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Mcp(arguments) => mcp::run(&arguments, &mut out),
         args::Command::Task(arguments) => task::run(&arguments, &mut out),
         args::Command::Batch(arguments) => batch::run(&arguments, &mut out),
+        args::Command::Control(arguments) => control::run(&arguments, &mut out),
         args::Command::Worker(arguments) => worker::run(&arguments, &mut out),
         args::Command::Serve(arguments) => serve::run(&arguments, &mut out),
         args::Command::Workflow(arguments) => workflow::run(&arguments, &mut out),

@@ -10,6 +10,7 @@ use super::error::PipelineError;
 use super::resume::StepSnapshot;
 use super::task::journal::{EffectState, Entry, Journal};
 use super::task::state::{State, Status, TaskEvent, TaskSettings};
+use super::task::task_control::TaskControl;
 use super::task::task_journal::{TaskJournal, parse_stored};
 use super::task::task_lock::TaskStore;
 use crate::agent::AgentEvent;
@@ -70,6 +71,16 @@ impl<'r> TaskContext<'r> {
     /// Whether the user or a signal has cancelled the task.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.is_set()
+    }
+
+    /// Starts to receive the commands of `guard control` to this task.
+    pub(crate) fn receive_commands(&self) -> Result<TaskControl, PipelineError> {
+        let steps = self.task.setting.workflow.steps.iter().map(|step| step.id.clone()).collect();
+        TaskControl::start(&self.task_store.task_directory(&self.task.id), steps, &self.cancel)
+    }
+
+    pub(crate) fn wait_while_paused(&self, control: &TaskControl) {
+        control.wait_while_paused(&self.cancel);
     }
 
     /// Runs an agent or a command in its sandbox, and reports its events converted by `task_event`.

@@ -26,6 +26,7 @@ pub use runner::{Ending, Runner};
 pub use steps::publish::{Safety, safety};
 pub use task::clean::{Cleaned, clean};
 pub use task::state::{LimitOverrides, RUNNER, State, Status, TaskEvent, TaskSettings, Used, name_of};
+pub use task::task_control::control_directory;
 pub use task::task_lock::{TaskStore, Worker};
 pub use workflow::load::{BUILT_IN, PROMPTS, WorkflowError, examine, load, names, source};
 pub use workflow::model::{

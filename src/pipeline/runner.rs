@@ -15,6 +15,7 @@ use super::steps::builtin_steps::{run_archive, run_deliver, run_merge};
 use super::task::budget::reached_limit;
 use super::task::journal::{EffectState, Journal, TaskRow, now};
 use super::task::state::{LimitOverrides, RUNNER, State, Status, TaskEvent, TaskSettings, Used};
+use super::task::task_control::TaskControl;
 use super::task::task_lock::{TaskLock, TaskStore};
 use super::workflow::model::{BACK, BuiltinStep, END, Step, StepExecutor};
 use crate::agent_exec::Cancel;
@@ -159,9 +160,13 @@ impl<'r> Runner<'r> {
 
     /// Runs steps until the task ends or cannot continue for now, and returns how it ended.
     pub fn run(mut self) -> Result<Ending, PipelineError> {
-        let ended = self.run_steps();
+        let control = self.context.receive_commands()?;
+        let ended = self.run_steps(&control);
         let (status, reason) = match ended {
             Ok((status, reason)) => (status, reason),
+            Err(PipelineError::Interrupted) if control.has_cancelled() => {
+                (Status::Cancelled, "given up".to_string())
+            }
             Err(PipelineError::Interrupted) => (Status::Interrupted, "stopped by a signal".to_string()),
             Err(error) => {
                 // If the failure cannot be recorded (a full disk), report the original error all the same.
@@ -181,9 +186,10 @@ impl<'r> Runner<'r> {
         Ok(ending)
     }
 
-    fn run_steps(&mut self) -> Result<(Status, String), PipelineError> {
+    fn run_steps(&mut self, control: &TaskControl) -> Result<(Status, String), PipelineError> {
         self.create_worktree()?;
         loop {
+            self.obey(control)?;
             if let Some((status, reason)) = reached_limit(&self.context.task) {
                 return Ok((status, reason));
             }
@@ -218,6 +224,19 @@ impl<'r> Runner<'r> {
                 return Err(PipelineError::Interrupted);
             }
         }
+    }
+
+    /// Waits while a command pauses the task, and raises the limits that commands have raised.
+    fn obey(&mut self, control: &TaskControl) -> Result<(), PipelineError> {
+        if control.is_paused() {
+            self.context.announce(RUNNER, "Paused. `guard control TASK resume` continues.");
+            self.context.wait_while_paused(control);
+        }
+        for raised in control.take_raised() {
+            self.raise_limits(raised)?;
+            self.context.announce(RUNNER, "The limits were raised.");
+        }
+        if self.context.is_cancelled() { Err(PipelineError::Interrupted) } else { Ok(()) }
     }
 
     /// Records the task's state at the beginning of a step, so that `guard task retry` can return to it.

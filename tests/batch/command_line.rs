@@ -301,3 +301,34 @@ fn a_task_does_not_follow_a_link_that_was_put_in_place_of_its_directory() {
     }
     assert!(!last.to_string().contains("secret"), "{last}");
 }
+
+/// A user pauses a batch, and a worker finds nothing to do. After `resume` a worker starts by itself and finishes the
+/// batch. A cancel with a known command id changes nothing.
+#[test]
+fn a_batch_obeys_commands() {
+    let user = UserShell::new("batch-control");
+    let tasks = r#"[{"task_id": "1", "type": "echo", "parameters": {}}, {"task_id": "2", "type": "echo", "parameters": {}}]"#;
+    let first = submit(&user, tasks, "--no-worker");
+    let id = first["response_id"].as_str().unwrap();
+    assert_eq!(user.types(&format!("guard control {id} pause")).trim(), "completed");
+    user.types("timeout 60 guard worker --until-idle 2> /dev/null");
+    user.sees(&format!("guard batch poll {id} --summary"), &["\"pending\": 2"]);
+    user.sees_with_code(&format!("guard control {id} fly"), 1, &["rejected: unknown command type `fly`"]);
+    user.sees_with_code(
+        &format!("guard control {id} adjust_config"),
+        1,
+        &["rejected: expected {\"priority\": N}"],
+    );
+    user.types(&format!("guard control {id} adjust_config --data '{{\"priority\": 5}}'"));
+    user.types(&format!("guard control {id} resume --command-id r1"));
+    let last = poll_to_the_end(&user, &first);
+    assert_eq!(last["counts"]["completed"], 2, "{last}");
+    let ack = parse(&user.types(&format!("guard control {id} resume --command-id r1 --json")));
+    assert_eq!((&ack["status"], &ack["data"]["repeated"]), (&json!("completed"), &json!(true)), "{ack}");
+    user.sees_with_code(
+        "guard control batch_0 cancel",
+        2,
+        &["there is no batch batch_0", "guard batch list"],
+    );
+    user.sees_with_code(&format!("guard control {id} pause --data '{{'"), 2, &["--data is not JSON"]);
+}

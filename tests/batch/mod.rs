@@ -1,9 +1,11 @@
 //! Batches: what a program submits, what it gets when it polls, and the queue in both stores.
 
 mod command_line;
+mod faults;
 mod fleet;
 mod killed;
 mod postgres_server;
+mod queue_changes;
 mod queue_conformance;
 mod queue_throughput;
 mod with_gemini;

@@ -3,6 +3,7 @@
 mod attacks;
 mod bad_input;
 mod budgets;
+mod commands;
 mod concurrent_changes;
 mod crashes;
 mod delivery;

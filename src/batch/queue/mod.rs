@@ -201,6 +201,28 @@ impl BatchRow {
     }
 }
 
+/// A change to a batch in progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchChange {
+    /// Cancels the tasks that have not ended.
+    Cancel,
+    /// Lets workers claim no further task. Running tasks go on.
+    Pause,
+    /// Ends a pause.
+    Resume,
+    /// Gives all tasks this priority.
+    Priority(i32),
+}
+
+/// What a command to a batch did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// The number of tasks that were cancelled.
+    pub cancelled: u64,
+    /// True if the command id was known, so that nothing was done now.
+    pub is_repeated: bool,
+}
+
 /// A durable queue of batches. One value belongs to one thread; several processes may use the same queue.
 pub trait Queue: Send {
     /// Adds a batch and returns its response id. If a batch with the same idempotency key and the same tasks exists,
@@ -219,6 +241,15 @@ pub trait Queue: Send {
 
     /// Cancels the open tasks of a batch, or one of its tasks. Returns the number of tasks that were cancelled.
     fn cancel(&mut self, batch: &str, task: Option<&str>) -> Result<u64, QueueError>;
+
+    /// Changes a batch once for each command id, and records the id in the same transaction. `None` if there is no such
+    /// batch.
+    fn change(
+        &mut self,
+        batch: &str,
+        command_id: &str,
+        change: BatchChange,
+    ) -> Result<Option<Changed>, QueueError>;
 
     /// Queues the failed tasks of a batch again, with new attempts. Returns their number.
     fn retry_failed(&mut self, batch: &str) -> Result<u64, QueueError>;
@@ -241,7 +272,7 @@ pub trait Queue: Send {
     /// Waits until the queue may have changed, at most for the given time.
     fn wait(&mut self, most: Duration) -> Result<(), QueueError>;
 
-    /// True if a task is queued, waiting, blocked or running.
+    /// True if a task is running or waiting, or is queued or blocked in a batch that is not paused.
     fn has_open_tasks(&mut self) -> Result<bool, QueueError>;
 
     /// Deletes batches all of whose tasks ended at least `age` ago. Returns their number.

@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::stored::{self, digest, millis};
 use super::{
-    BatchRow, Claim, ClaimLimits, EndedTask, Ending, Lease, MOST_TAKEOVERS, NewBatch, Queue, QueueError,
-    TaskRow,
+    BatchChange, BatchRow, Changed, Claim, ClaimLimits, EndedTask, Ending, Lease, MOST_TAKEOVERS, NewBatch,
+    Queue, QueueError, TaskRow,
 };
 use crate::batch::model::{NewTask, TaskFailure, TaskState};
 
@@ -37,6 +37,9 @@ create table if not exists lane (
     id integer primary key, batch text not null, priority integer not null, repository text not null,
     queued integer not null, turn integer not null, unique (batch, priority, repository)
 ) strict;
+create table if not exists command (
+    batch text not null, command_id text not null, cancelled integer not null, primary key (batch, command_id)
+) strict, without rowid;
 create table if not exists task (
     batch text not null, position integer not null, task_id text not null, type text not null, lane integer not null,
     state text not null, unmet integer not null, attempts integer not null, takeovers integer not null,
@@ -59,13 +62,22 @@ create unique index if not exists task_by_id on task (batch, task_id);
 create index if not exists task_by_state on task (batch, state);
 create index if not exists task_by_ending on task (batch, ending) where ending is not null;
 create index if not exists dependency_of on dependency (batch, position);
-create index if not exists lane_by_turn on lane (priority desc, turn) where queued > 0;
 create index if not exists task_queued on task (lane, position) where state = 'queued';
 create index if not exists task_running on task (lease_until) where state = 'running';
 create index if not exists task_waiting on task (due_ms) where state = 'waiting';
 create index if not exists task_blocked on task (state) where state = 'blocked';
 create index if not exists task_expiring on task (expires_ms)
     where expires_ms is not null and state in ('queued', 'waiting', 'blocked');
+";
+
+/// What was added to the queue after its first version. `rank` is the priority that counts for claims; `priority` is the
+/// one that the batch was submitted with.
+const ADDED_COLUMNS: &str = "
+alter table lane add column paused integer not null default 0;
+alter table lane add column rank integer not null default 0;
+update lane set rank = priority;
+drop index if exists lane_by_turn;
+create index lane_by_rank on lane (rank desc, turn) where queued > 0 and paused = 0;
 ";
 
 /// A queue in a SQLite file.
@@ -89,14 +101,15 @@ impl From<rusqlite::Error> for Failed {
     }
 }
 
-/// The wall clock, in milliseconds since 1970: for what people see, for retries and expiry.
+/// The wall clock, in milliseconds since 1970: for what people see, and for expiry.
 fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The time since the machine started, in milliseconds: for leases, which must not end when somebody sets the clock.
-fn lease_clock_ms() -> i64 {
+/// The time since the machine started, in milliseconds. Leases and the waits before retries use it, because they must not
+/// change when somebody sets the wall clock.
+fn machine_clock_ms() -> i64 {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME);
     time.map_or(0, |time| millis(Duration::from(time)))
 }
@@ -122,7 +135,10 @@ impl SqliteQueue {
         let connection =
             retry_while_busy(open).map_err(|source| QueueError::Sqlite { path: name.clone(), source })?;
         let mut queue = Self { path: name, connection, seen_version: 0 };
-        queue.write(|sql| Ok(void_leases_of_last_boot(sql)?))?;
+        queue.write(|sql| {
+            add_columns(sql)?;
+            Ok(forget_times_of_last_boot(sql)?)
+        })?;
         Ok(queue)
     }
 
@@ -164,13 +180,23 @@ fn retry_while_busy<T>(mut work: impl FnMut() -> Sql<T>) -> Sql<T> {
     }
 }
 
-/// The lease clock starts at zero when the machine starts, so leases of the time before mean nothing.
-fn void_leases_of_last_boot(sql: &Transaction<'_>) -> Sql<()> {
+fn add_columns(sql: &Transaction<'_>) -> Sql<()> {
+    let has_columns: bool = sql.query_row(
+        "select exists (select 1 from pragma_table_info('lane') where name = 'rank')",
+        [],
+        |row| row.get(0),
+    )?;
+    if has_columns { Ok(()) } else { sql.execute_batch(ADDED_COLUMNS) }
+}
+
+/// The machine's clock starts at zero when the machine starts, so the leases and waits of the time before mean nothing.
+fn forget_times_of_last_boot(sql: &Transaction<'_>) -> Sql<()> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let known: Option<String> =
         sql.query_row("select value from meta where name = 'boot'", [], |row| row.get(0)).optional()?;
     if known.as_deref() != Some(boot.as_str()) {
         sql.execute("update task set lease_until = 0 where state = 'running'", [])?;
+        sql.execute("update task set due_ms = 0 where state = 'waiting'", [])?;
         sql.execute("insert or replace into meta values ('boot', ?1)", [boot])?;
     }
     Ok(())
@@ -187,7 +213,7 @@ fn next_number(sql: &Transaction<'_>) -> Sql<i64> {
 
 fn lane(sql: &Transaction<'_>, batch: &str, task: &NewTask) -> Sql<i64> {
     sql.prepare_cached(
-        "insert into lane (batch, priority, repository, queued, turn) values (?1, ?2, ?3, 0, 0)
+        "insert into lane (batch, priority, rank, repository, queued, turn) values (?1, ?2, ?2, ?3, 0, 0)
          on conflict (batch, priority, repository) do update set queued = queued returning id",
     )?
     .query_row(params![batch, task.priority, task.repository], |row| row.get(0))
@@ -323,7 +349,7 @@ fn settle(sql: &Transaction<'_>) -> Sql<()> {
         statement.query_map([limit], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect()
     };
     let lost = "select batch, position, takeovers from task where state = 'running' and lease_until < ?1";
-    for (batch, position, takeovers) in keys(lost, lease_clock_ms())? {
+    for (batch, position, takeovers) in keys(lost, machine_clock_ms())? {
         if takeovers >= MOST_TAKEOVERS {
             end_task(sql, &batch, position, &Terminal::Failed(&stored::worker_lost(takeovers)))?;
         } else {
@@ -335,7 +361,7 @@ fn settle(sql: &Transaction<'_>) -> Sql<()> {
         }
     }
     let due = "select batch, position, 0 from task where state = 'waiting' and due_ms <= ?1";
-    for (batch, position, _) in keys(due, now_ms())? {
+    for (batch, position, _) in keys(due, machine_clock_ms())? {
         enqueue(sql, &batch, position)?;
     }
     let expired = "select batch, position, 0 from task
@@ -352,8 +378,9 @@ fn next_lane(
     running: &HashMap<String, usize>,
     per_repository: usize,
 ) -> Sql<Option<(i64, String)>> {
-    let mut statement =
-        sql.prepare_cached("select id, repository from lane where queued > 0 order by priority desc, turn")?;
+    let mut statement = sql.prepare_cached(
+        "select id, repository from lane where queued > 0 and paused = 0 order by rank desc, turn",
+    )?;
     let mut lanes = statement.query([])?;
     while let Some(row) = lanes.next()? {
         let repository: String = row.get(1)?;
@@ -381,7 +408,7 @@ fn claim_one(sql: &Transaction<'_>, lane: i64, worker: &str, lease: Duration) ->
              where batch = ?1 and position = ?2 returning task_id, type, attempts",
         )?
         .query_row(
-            params![batch, position, token, worker, lease_clock_ms() + millis(lease), now_ms()],
+            params![batch, position, token, worker, machine_clock_ms() + millis(lease), now_ms()],
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )?;
     let (parameters, options): (String, String) = sql
@@ -512,6 +539,29 @@ fn insert_tasks(sql: &Transaction<'_>, batch: &NewBatch) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Cancels the open tasks of a batch, or one of them. Returns their number.
+fn cancel_open(sql: &Transaction<'_>, batch: &str, task: Option<&str>) -> Sql<u64> {
+    let mut select = sql.prepare_cached(
+        "select position from task where batch = ?1 and (?2 is null or task_id = ?2)
+             and state not in ('completed', 'failed') order by position",
+    )?;
+    let open: Vec<i64> = select.query_map(params![batch, task], |row| row.get(0))?.collect::<Sql<_>>()?;
+    end_tasks(sql, batch, &open, &Terminal::Failed(&stored::cancelled()))
+}
+
+/// Changes a batch. Returns the number of tasks that were cancelled.
+fn make_change(sql: &Transaction<'_>, batch: &str, change: BatchChange) -> Sql<u64> {
+    match change {
+        BatchChange::Cancel => return cancel_open(sql, batch, None),
+        BatchChange::Pause => sql.execute("update lane set paused = 1 where batch = ?1", [batch])?,
+        BatchChange::Resume => sql.execute("update lane set paused = 0 where batch = ?1", [batch])?,
+        BatchChange::Priority(rank) => {
+            sql.execute("update lane set rank = ?2 where batch = ?1", params![batch, rank])?
+        }
+    };
+    Ok(0)
+}
+
 impl Queue for SqliteQueue {
     fn submit(&mut self, batch: &NewBatch) -> Result<String, QueueError> {
         let digest = digest(batch.tasks.iter());
@@ -562,7 +612,7 @@ impl Queue for SqliteQueue {
 
     fn heartbeat(&mut self, leases: &[Lease], lease: Duration) -> Result<Vec<Lease>, QueueError> {
         self.write(|sql| {
-            let until = lease_clock_ms() + millis(lease);
+            let until = machine_clock_ms() + millis(lease);
             let mut lost = Vec::new();
             let mut update = sql.prepare_cached(
                 "update task set lease_until = ?4
@@ -609,7 +659,7 @@ impl Queue for SqliteQueue {
                             "update task set state = 'waiting', due_ms = ?3, worker = ''
                              where batch = ?1 and position = ?2",
                         )?
-                        .execute(params![batch, position, now_ms().saturating_add(millis(*delay))])?;
+                        .execute(params![batch, position, machine_clock_ms().saturating_add(millis(*delay))])?;
                     }
                 }
             }
@@ -618,15 +668,39 @@ impl Queue for SqliteQueue {
     }
 
     fn cancel(&mut self, batch: &str, task: Option<&str>) -> Result<u64, QueueError> {
+        self.write(|sql| Ok(cancel_open(sql, batch, task)?))
+    }
+
+    fn change(
+        &mut self,
+        batch: &str,
+        command_id: &str,
+        change: BatchChange,
+    ) -> Result<Option<Changed>, QueueError> {
         self.write(|sql| {
-            let failure = stored::cancelled();
-            let mut select = sql.prepare_cached(
-                "select position from task where batch = ?1 and (?2 is null or task_id = ?2)
-                     and state not in ('completed', 'failed') order by position",
+            let exists: bool =
+                sql.query_row("select exists (select 1 from batch where id = ?1)", [batch], |row| {
+                    row.get(0)
+                })?;
+            if !exists {
+                return Ok(None);
+            }
+            let known = sql
+                .query_row(
+                    "select cancelled from command where batch = ?1 and command_id = ?2",
+                    [batch, command_id],
+                    |row| row.get::<_, i64>(0),
+                )
+                .optional()?;
+            if let Some(cancelled) = known {
+                return Ok(Some(Changed { cancelled: cancelled.unsigned_abs(), is_repeated: true }));
+            }
+            let cancelled = make_change(sql, batch, change)?;
+            sql.execute(
+                "insert into command values (?1, ?2, ?3)",
+                params![batch, command_id, i64::try_from(cancelled).unwrap_or(i64::MAX)],
             )?;
-            let open: Vec<i64> =
-                select.query_map(params![batch, task], |row| row.get(0))?.collect::<Sql<_>>()?;
-            Ok(end_tasks(sql, batch, &open, &Terminal::Failed(&failure))?)
+            Ok(Some(Changed { cancelled, is_repeated: false }))
         })
     }
 
@@ -723,10 +797,11 @@ impl Queue for SqliteQueue {
     fn has_open_tasks(&mut self) -> Result<bool, QueueError> {
         self.read(|sql| {
             sql.query_row(
-                "select exists (select 1 from lane where queued > 0)
+                "select exists (select 1 from lane where queued > 0 and paused = 0)
                      or exists (select 1 from task where state = 'running')
                      or exists (select 1 from task where state = 'waiting')
-                     or exists (select 1 from task where state = 'blocked')",
+                     or exists (select 1 from task join lane on lane.id = task.lane
+                         where state = 'blocked' and paused = 0)",
                 [],
                 |row| row.get(0),
             )
@@ -749,6 +824,7 @@ impl Queue for SqliteQueue {
                     "delete from payload where batch = ?1",
                     "delete from task where batch = ?1",
                     "delete from lane where batch = ?1",
+                    "delete from command where batch = ?1",
                     "delete from batch where id = ?1",
                 ] {
                     sql.prepare_cached(delete)?.execute([id])?;

@@ -3,5 +3,6 @@ pub(crate) mod budget;
 pub(crate) mod clean;
 pub mod journal;
 pub(crate) mod state;
+pub(crate) mod task_control;
 pub(crate) mod task_journal;
 pub(crate) mod task_lock;

@@ -31,8 +31,11 @@ const DEFAULT_SOCKETS: &str = "/var/run/postgresql";
 const UNKNOWN_ADDRESS: &str = "postgres://…";
 
 /// The version of the schema that this guard reads and writes.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 const SCHEMA: &str = include_str!("schema.sql");
+/// The only older version, and what changes a queue of that version into one of this version.
+const FIRST_VERSION: &str = "1";
+const UPGRADE: &str = include_str!("upgrade.sql");
 
 /// How long the plans of the prepared statements are used. The planner knows nothing about a new queue: what it plans
 /// for an empty one would read whole tables later.
@@ -226,20 +229,24 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Creates the queue unless it exists. Returns the version of its schema.
+    /// Creates the queue unless it exists, and upgrades one of an older version. Returns the version of its schema.
     fn prepare_schema(&mut self) -> Result<String, Error> {
-        if let Some(version) = self.schema_version()? {
+        if let Some(version) = self.schema_version()?.filter(|version| version != FIRST_VERSION) {
             return Ok(version);
         }
         self.begin(Some(Lock::Schema))?;
-        // Another process may have been faster.
-        if self.schema_version()?.is_none() {
-            // Whoever may not create schemas can be given an empty one.
-            let has_schema = self.query("select from pg_namespace where nspname = 'guard'", &[])?;
-            if has_schema.is_empty() {
-                self.client.batch_execute("create schema guard")?;
+        // Another process may have been faster, so the version is read again under the lock.
+        match self.schema_version()?.as_deref() {
+            None => {
+                // Whoever may not create schemas can be given an empty one.
+                let has_schema = self.query("select from pg_namespace where nspname = 'guard'", &[])?;
+                if has_schema.is_empty() {
+                    self.client.batch_execute("create schema guard")?;
+                }
+                self.client.batch_execute(SCHEMA)?;
             }
-            self.client.batch_execute(SCHEMA)?;
+            Some(FIRST_VERSION) => self.client.batch_execute(UPGRADE)?,
+            Some(_) => {}
         }
         self.commit(false)?;
         Ok(self.schema_version()?.unwrap_or_default())

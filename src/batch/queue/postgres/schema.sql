@@ -1,9 +1,9 @@
--- The queue in PostgreSQL, version 1. `connection.rs` runs this in one transaction if there is no queue yet, after it
+-- The queue in PostgreSQL, version 2. `connection.rs` runs this in one transaction if there is no queue yet, after it
 -- has made the schema `guard`.
 -- JSON is stored as text: jsonb cannot hold U+0000, and would change numbers and the order of keys.
 
 create table guard.meta (name text primary key, value text not null);
-insert into guard.meta values ('version', '1');
+insert into guard.meta values ('version', '2');
 
 -- Fencing tokens, turns and the ids of lanes.
 create sequence guard.number;
@@ -25,9 +25,9 @@ create function guard.lease_end(lease_until bigint, lease_ms bigint) returns big
 -- The queued tasks of one batch, priority and repository. `is_active` is true at least as long as a task is queued.
 create table guard.lane (
     id bigint primary key, batch text collate "C" not null, priority integer not null, repository text not null,
-    is_active boolean not null, turn bigint not null
+    is_active boolean not null, turn bigint not null, is_paused boolean not null default false
 ) with (autovacuum_vacuum_scale_factor = 0.02);
-create index lane_by_turn on guard.lane (priority desc, turn, id) where is_active;
+create index lane_by_turn on guard.lane (priority desc, turn, id) where is_active and not is_paused;
 create index lane_by_batch on guard.lane (batch);
 
 -- No index contains `lease_until`, so that heartbeats are cheap (heap-only updates). Only the primary key begins with the
@@ -69,3 +69,9 @@ create table guard.task_key (
     position bigint not null
 );
 create index task_key_by_batch on guard.task_key (batch);
+
+-- The commands that batches have received. Each id is carried out once.
+create table guard.command (
+    batch text collate "C" not null, command_id text collate "C" not null, cancelled bigint not null,
+    primary key (batch, command_id)
+);

@@ -1,0 +1,113 @@
+//! `guard control`: sends a command to work in progress, and shows the acknowledgement.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::batch::QueuePlace;
+use super::control_args::Control;
+use super::exit_code::Exit;
+use super::policy::print_json;
+use super::{Failure, task_admin};
+use crate::batch::command_batch;
+use crate::control::{AckStatus, AgentAck, AgentCommand, ControlChannel, ControlError};
+use crate::pipeline::{Status, TaskStore, control_directory};
+use crate::terminal_text;
+
+pub(super) fn run(args: &Control, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let command = command(args)?;
+    let ack = match args.id.starts_with("batch_") {
+        true => to_batch(args, &command)?,
+        false => to_task(args, &command)?,
+    };
+    print(args, ack, out)
+}
+
+fn command(args: &Control) -> Result<AgentCommand, Failure> {
+    let data = match &args.data {
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            Failure::usage(format!("--data is not JSON: {error}"), "for example --data '{\"priority\": 5}'")
+        })?,
+        None => Value::Null,
+    };
+    let command_id = args.command_id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+    Ok(AgentCommand { command_type: args.command.clone(), command_id, data })
+}
+
+fn to_batch(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
+    let place = QueuePlace::find(&args.store)?;
+    let ack = command_batch(&mut *place.open()?, &args.id, command)?;
+    let ack = ack.ok_or_else(|| {
+        Failure::usage(format!("there is no batch {}", args.id), "`guard batch list` shows the batches")
+    })?;
+    // A local worker ends when every batch is paused.
+    if command.command_type == "resume" && ack.status == AckStatus::Completed {
+        place.start_worker()?;
+    }
+    Ok(Some(ack))
+}
+
+fn to_task(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
+    let task_store = super::task::task_store()?;
+    let task = task_admin::find(&task_store.journal().map_err(super::task::failed)?, Some(&args.id))?;
+    if task_store.worker(&task.id).is_none() {
+        return to_stopped_task(&task_store, &task.id, &task.status, command).map(Some);
+    }
+    send(&ControlChannel::new(control_directory(&task_store.task_directory(&task.id))), args, command)
+}
+
+/// Nobody works on the task, so this process answers. Only `cancel` makes sense then.
+fn to_stopped_task(
+    task_store: &TaskStore,
+    id: &str,
+    status: &str,
+    command: &AgentCommand,
+) -> Result<AgentAck, Failure> {
+    let ack = |status, data| AgentAck { command_id: command.command_id.clone(), status, data };
+    if command.command_type != "cancel" {
+        let reason = format!("the task is not running; `guard task resume {id}` continues it");
+        return Ok(ack(AckStatus::Rejected, json!({ "reason": reason })));
+    }
+    if Status::parse(status) == Some(Status::Cancelled) {
+        return Ok(ack(AckStatus::Completed, json!({ "repeated": true })));
+    }
+    task_admin::cancel(task_store, id, &mut std::io::sink())?;
+    Ok(ack(AckStatus::Completed, json!({ "repeated": false })))
+}
+
+fn send(
+    channel: &ControlChannel,
+    args: &Control,
+    command: &AgentCommand,
+) -> Result<Option<AgentAck>, Failure> {
+    channel.send(command)?;
+    Ok(channel.wait_for(&command.command_id, Duration::from_secs(args.wait))?)
+}
+
+fn print(args: &Control, ack: Option<AgentAck>, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let Some(ack) = ack else {
+        return Err(Failure::usage(
+            format!("{} did not answer within {} seconds", args.id, args.wait),
+            "the command is stored, and takes effect as soon as the process reads it; wait longer with --wait SECONDS",
+        ));
+    };
+    if args.json {
+        print_json(&json!(ack), out)?;
+    } else {
+        let reason = ack.data["reason"].as_str().map(|text| format!(": {}", terminal_text::replace(text)));
+        writeln!(out, "{}{}", ack.status, reason.unwrap_or_default())?;
+    }
+    Ok(if ack.status == AckStatus::Rejected { Exit::Problem } else { Exit::Success })
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        let hint = match &error {
+            ControlError::BadId(_) => "leave --command-id out, and guard chooses one",
+            ControlError::TooLong => "shorten --data",
+            _ => "check the state directory and its disk; `guard doctor` does",
+        };
+        Self::usage(error.to_string(), hint)
+    }
+}

@@ -1,0 +1,239 @@
+//! Commands to work in progress: `cancel`, `pause`, `resume`, `adjust_config`, and their acknowledgements.
+//!
+//! Each piece of work (a research, a conversation, a task, a batch) has a control directory with two append-only files. Clients
+//! append commands to `commands.jsonl`; the process that does the work reads them, acts, and appends acknowledgements to
+//! `acks.jsonl`. Both survive a crash of either side. A command is not idempotent, so each `command_id` is acted on at most
+//! once: the worker writes `accepted` before it acts, and skips ids that have an acknowledgement.
+#![forbid(unsafe_code)]
+
+mod watch;
+
+pub use watch::{CommandWatch, PauseGate};
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::string_enum::string_enum;
+
+/// The maximum length of a command as JSON, in bytes.
+pub const LARGEST_COMMAND: usize = 64 << 10;
+/// The maximum size of each file. Nobody sends so many commands to one piece of work on purpose.
+const LARGEST_FILE: u64 = 4 << 20;
+/// How often a client looks for the acknowledgement of its command.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A command to work in progress.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentCommand {
+    /// What to do: `cancel`, `pause`, `resume` or `adjust_config`. Later versions may add types; a worker rejects types
+    /// that it does not know.
+    pub command_type: String,
+    /// An id that the client chooses. A worker acts once on each id, however often the command arrives.
+    pub command_id: String,
+    /// Data of the command; for `adjust_config`, the settings to change.
+    #[serde(default)]
+    pub data: Value,
+}
+
+string_enum! {
+    /// What happened to a command.
+    pub enum AckStatus {
+        /// The worker has read the command and acts on it now.
+        Accepted = "accepted",
+        /// The worker does not act on the command; the data says why.
+        Rejected = "rejected",
+        /// The worker has done what the command says.
+        Completed = "completed",
+    }
+}
+
+impl<'de> Deserialize<'de> for AckStatus {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The acknowledgement of a command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentAck {
+    /// The id of the command.
+    pub command_id: String,
+    /// What happened to the command.
+    pub status: AckStatus,
+    /// Details; for a rejected command, the field `reason`.
+    #[serde(default)]
+    pub data: Value,
+}
+
+/// Why a command could not be sent or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The operating system reported an error.
+    #[error("cannot use {}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// The command is too long.
+    #[error("the command is longer than {} KiB", LARGEST_COMMAND >> 10)]
+    TooLong,
+    /// The command has no id, or an id that is too long or has unusual characters.
+    #[error("a command id has 1 to 128 letters, digits, `-`, `_` or `.`, and {0:?} does not")]
+    BadId(String),
+    /// Too many commands were sent.
+    #[error("{} is full: too many commands were sent to this work", .0.display())]
+    Full(PathBuf),
+}
+
+/// The control directory of one piece of work, as clients use it.
+#[derive(Debug, Clone)]
+pub struct ControlChannel {
+    directory: PathBuf,
+}
+
+impl ControlChannel {
+    /// The channel in this directory, which the first command or the worker creates.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    /// Sends a command. It is on the disk when this returns.
+    pub fn send(&self, command: &AgentCommand) -> Result<(), ControlError> {
+        check_id(&command.command_id)?;
+        append(&self.directory, COMMANDS, command)
+    }
+
+    /// The last acknowledgement of a command.
+    pub fn acknowledgement(&self, command_id: &str) -> Result<Option<AgentAck>, ControlError> {
+        let acks: Vec<AgentAck> = read_lines(&self.directory.join(ACKS), &mut 0)?;
+        Ok(acks.into_iter().rev().find(|ack| ack.command_id == command_id))
+    }
+
+    /// Waits until the worker has rejected or completed a command. Returns the last acknowledgement, if there is any.
+    pub fn wait_for(&self, command_id: &str, most: Duration) -> Result<Option<AgentAck>, ControlError> {
+        let deadline = Instant::now() + most;
+        loop {
+            let ack = self.acknowledgement(command_id)?;
+            let is_final = ack.as_ref().is_some_and(|ack| ack.status != AckStatus::Accepted);
+            if is_final || Instant::now() >= deadline {
+                return Ok(ack);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// Reads the commands to one piece of work. Only the process that does the work may have one.
+#[derive(Debug)]
+pub struct CommandReader {
+    directory: PathBuf,
+    /// How much of the commands' file was read.
+    position: u64,
+    /// The ids that have an acknowledgement.
+    known: HashSet<String>,
+    waiting: std::collections::VecDeque<AgentCommand>,
+}
+
+impl CommandReader {
+    /// Opens the channel. Commands that were acknowledged before, by this process or by one that crashed, are skipped.
+    pub fn open(directory: impl Into<PathBuf>) -> Result<Self, ControlError> {
+        let directory = directory.into();
+        let acks: Vec<AgentAck> = read_lines(&directory.join(ACKS), &mut 0)?;
+        let known = acks.into_iter().map(|ack| ack.command_id).collect();
+        Ok(Self { directory, position: 0, known, waiting: Default::default() })
+    }
+
+    /// The next command that nobody has acted on. Records that it is accepted, before the caller acts on it.
+    pub fn next_command(&mut self) -> Result<Option<AgentCommand>, ControlError> {
+        if self.waiting.is_empty() {
+            let path = self.directory.join(COMMANDS);
+            // Most looks find nothing new, and cost one system call.
+            if fs::metadata(&path).is_ok_and(|file| file.len() > self.position) {
+                self.waiting.extend(read_lines::<AgentCommand>(&path, &mut self.position)?);
+            }
+        }
+        while let Some(command) = self.waiting.pop_front() {
+            if check_id(&command.command_id).is_ok() && self.known.insert(command.command_id.clone()) {
+                self.write_ack(&command.command_id, AckStatus::Accepted, Value::Null)?;
+                return Ok(Some(command));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells the client that the command was carried out.
+    pub fn complete(&self, command: &AgentCommand, data: Value) -> Result<(), ControlError> {
+        self.write_ack(&command.command_id, AckStatus::Completed, data)
+    }
+
+    /// Tells the client that the command is not carried out, and why.
+    pub fn reject(&self, command: &AgentCommand, reason: &str) -> Result<(), ControlError> {
+        let data = serde_json::json!({ "reason": reason });
+        self.write_ack(&command.command_id, AckStatus::Rejected, data)
+    }
+
+    fn write_ack(&self, command_id: &str, status: AckStatus, data: Value) -> Result<(), ControlError> {
+        append(&self.directory, ACKS, &AgentAck { command_id: command_id.to_string(), status, data })
+    }
+}
+
+const COMMANDS: &str = "commands.jsonl";
+const ACKS: &str = "acks.jsonl";
+
+fn check_id(id: &str) -> Result<(), ControlError> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if (1..=128).contains(&id.len()) && id.chars().all(is_plain) {
+        return Ok(());
+    }
+    Err(ControlError::BadId(id.chars().take(200).collect()))
+}
+
+/// Appends a value as one line, with one write, so that lines of several clients never mix.
+fn append(directory: &Path, name: &str, value: &impl Serialize) -> Result<(), ControlError> {
+    let path = directory.join(name);
+    let failed = |source| ControlError::Io { path: path.clone(), source };
+    let mut line = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
+    if line.len() > LARGEST_COMMAND {
+        return Err(ControlError::TooLong);
+    }
+    line.push(b'\n');
+    DirBuilder::new().mode(0o700).recursive(true).create(directory).map_err(failed)?;
+    let open = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+    let mut file = open.map_err(failed)?;
+    if file.metadata().map_err(failed)?.len() + line.len() as u64 > LARGEST_FILE {
+        return Err(ControlError::Full(path));
+    }
+    file.write_all(&line).and_then(|()| file.sync_data()).map_err(failed)
+}
+
+/// Reads the complete lines after `position`, and moves it behind them. Skips lines that are not the expected JSON: a
+/// client of another version, or a process that was killed while it wrote, may have left them.
+fn read_lines<T: for<'de> Deserialize<'de>>(path: &Path, position: &mut u64) -> Result<Vec<T>, ControlError> {
+    let failed = |source| ControlError::Io { path: path.to_path_buf(), source };
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    file.seek(SeekFrom::Start(*position)).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(LARGEST_FILE).read_to_end(&mut bytes).map_err(failed)?;
+    let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    *position += complete as u64;
+    let lines = bytes[..complete].split(|byte| *byte == b'\n');
+    Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests;

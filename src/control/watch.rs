@@ -1,0 +1,134 @@
+//! Receives commands while work is in progress, in a thread of its own.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{AgentCommand, CommandReader};
+
+/// How often the thread looks for new commands. A look that finds none costs one system call.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A thread that reads commands and hands them to a function. It ends when this is dropped.
+#[derive(Debug)]
+pub struct CommandWatch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CommandWatch {
+    /// Starts the thread. `handle` acts on a command: it returns data about what it did, or why it did nothing.
+    pub fn start(
+        mut reader: CommandReader,
+        mut handle: impl FnMut(&AgentCommand) -> Result<Value, String> + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_stopped = stop.clone();
+        let work = move || {
+            while !is_stopped.load(Ordering::Acquire) {
+                match reader.next_command() {
+                    Ok(Some(command)) => {
+                        let answered = match handle(&command) {
+                            Ok(data) => reader.complete(&command, data),
+                            Err(reason) => reader.reject(&command, &reason),
+                        };
+                        if let Err(error) = answered {
+                            tracing::warn!(%error, "cannot acknowledge a command");
+                        }
+                    }
+                    Ok(None) => std::thread::park_timeout(LOOK_EVERY),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot read commands");
+                        std::thread::park_timeout(10 * LOOK_EVERY);
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("control".to_string()).spawn(work)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for CommandWatch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Holds up work between two of its steps while it is paused.
+#[derive(Debug, Clone, Default)]
+pub struct PauseGate(Arc<(Mutex<bool>, Condvar)>);
+
+impl PauseGate {
+    /// Pauses the work, or lets it go on. Returns whether that changed anything.
+    pub fn set_paused(&self, is_paused: bool) -> bool {
+        let (state, changed) = &*self.0;
+        let before = std::mem::replace(&mut *state.lock().unwrap_or_else(PoisonError::into_inner), is_paused);
+        changed.notify_all();
+        before != is_paused
+    }
+
+    /// True while the work is paused.
+    pub fn is_paused(&self) -> bool {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when the work is not paused, or `is_cancelled` returns true. Looks ten times a second.
+    pub fn wait(&self, is_cancelled: impl Fn() -> bool) {
+        let (state, changed) = &*self.0;
+        let mut paused = state.lock().unwrap_or_else(PoisonError::into_inner);
+        while *paused && !is_cancelled() {
+            paused = changed.wait_timeout(paused, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AckStatus, ControlChannel};
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_watch_answers_every_command_and_ends_with_its_owner() {
+        let directory = std::env::temp_dir().join(format!("guard-watch-{}", uuid::Uuid::now_v7().simple()));
+        let reader = CommandReader::open(&directory).unwrap_or_else(|error| panic!("{error}"));
+        let gate = PauseGate::default();
+        let in_thread = gate.clone();
+        let watch = CommandWatch::start(reader, move |command| match command.command_type.as_str() {
+            "pause" => Ok(json!({ "changed": in_thread.set_paused(true) })),
+            "resume" => Ok(json!({ "changed": in_thread.set_paused(false) })),
+            other => Err(format!("unknown command type `{other}`")),
+        });
+        let watch = watch.unwrap_or_else(|error| panic!("{error}"));
+        let channel = ControlChannel::new(&directory);
+        let send = |command_type: &str, id: &str| {
+            let command = AgentCommand {
+                command_type: command_type.to_string(),
+                command_id: id.to_string(),
+                data: Value::Null,
+            };
+            channel.send(&command).unwrap_or_else(|error| panic!("{error}"));
+            let ack = channel.wait_for(id, Duration::from_secs(20)).unwrap_or_else(|error| panic!("{error}"));
+            ack.map(|ack| (ack.status, ack.data))
+        };
+        assert_eq!(send("pause", "1"), Some((AckStatus::Completed, json!({ "changed": true }))));
+        assert!(gate.is_paused());
+        gate.wait(|| true);
+        let waiting = gate.clone();
+        let waiter = std::thread::spawn(move || waiting.wait(|| false));
+        assert_eq!(send("resume", "2"), Some((AckStatus::Completed, json!({ "changed": true }))));
+        assert!(waiter.join().is_ok());
+        assert!(send("fly", "3").is_some_and(|(status, _)| status == AckStatus::Rejected));
+        drop(watch);
+        let _ = std::fs::remove_dir_all(&directory);
+    }
+}

@@ -1,0 +1,102 @@
+//! The machine fails while batches are submitted and worked on: the disk is full, or somebody sets the clock.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::command_line::{poll_to_the_end, result, submit};
+use crate::support::UserShell;
+use crate::workspace::shim_load::Mounted;
+
+fn start_worker(user: &UserShell, clock_offset: &str) -> Child {
+    user.command("guard")
+        .args(["worker", "--concurrency", "2"])
+        .env("LD_PRELOAD", user.home().join("clock.so"))
+        .env("CLOCK_OFFSET_S", clock_offset)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// guard refuses a submission that finds no room on the disk, and queues nothing of it. A worker that finds no room goes
+/// on when there is room again, and every task is completed.
+#[test]
+fn a_full_disk_loses_no_task() {
+    let user = UserShell::new("batch-disk");
+    let Some(disk) = Mounted::new(user.home().join(".local/state"), "24m") else { return };
+    let tasks: Vec<Value> = (0..500)
+        .map(|n| json!({"task_id": format!("t{n}"), "type": "echo", "parameters": {"text": "x".repeat(2000), "n": n}}))
+        .collect();
+    let tasks = json!(tasks).to_string();
+    let first = submit(&user, &tasks, "--no-worker");
+    disk.fill(0);
+    let printed = user.sees_with_code("guard batch submit --no-worker ~/tasks.json", 2, &["disk is full"]);
+    assert!(!printed.contains("panicked"), "{printed}");
+    // A poll needs no room: it reads.
+    user.sees(
+        &format!("guard batch poll {} --summary", first["response_id"].as_str().unwrap()),
+        &["pending"],
+    );
+    let mut worker = user.command("guard").arg("worker").stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(worker.try_wait().unwrap().is_none(), "the worker ended because of the full disk");
+    disk.free();
+    let last = poll_to_the_end(&user, &first);
+    assert_eq!(last["counts"]["completed"], 500, "{}", last["counts"]);
+    assert_eq!(result(&last, "t499")["output"]["n"], 499);
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    let list: Value = serde_json::from_str(&user.types("guard batch list --json")).unwrap();
+    assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
+}
+
+/// A library that moves the wall clock of the program that preloads it. The machine's clocks stay as they are.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *time) {
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int answer = real(id, time);
+    const char *offset = getenv("CLOCK_OFFSET_S");
+    if (id == CLOCK_REALTIME && offset) time->tv_sec += atol(offset);
+    return answer;
+}
+"#;
+
+fn build_clock_library(user: &UserShell) {
+    std::fs::write(user.home().join("clock.c"), CLOCK).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(user.home().join("clock.so"));
+    assert!(compiler.arg(user.home().join("clock.c")).status().unwrap().success());
+}
+
+fn kill(mut worker: Child) {
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+}
+
+/// Workers whose wall clocks are a day ahead and a day behind share a queue: neither takes a running task away from the
+/// other, and each task runs once.
+#[test]
+fn a_clock_that_jumps_takes_no_task_away() {
+    let user = UserShell::new("batch-clock");
+    build_clock_library(&user);
+    let tasks = json!([
+        {"task_id": "slow", "type": "execute_shell_command", "parameters": {"command": "sleep 4"}},
+        {"task_id": "other", "type": "echo", "parameters": {"n": 1}},
+    ]);
+    let first = submit(&user, &tasks.to_string(), "--no-worker");
+    let behind = start_worker(&user, "-86400");
+    std::thread::sleep(Duration::from_secs(1));
+    let ahead = start_worker(&user, "86400");
+    let last = poll_to_the_end(&user, &first);
+    kill(ahead);
+    kill(behind);
+    for task in ["slow", "other"] {
+        let result = result(&last, task);
+        assert_eq!((&result["status"], &result["attempts"]), (&json!("completed"), &json!(1)), "{result}");
+    }
+}

@@ -1,0 +1,81 @@
+//! Commands to a running task: `guard control` pauses, resumes, adjusts and cancels it, once for each command id.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{RunOutcome, TaskFixture, guard_program};
+
+/// Starts a task in the background.
+fn start(fixture: &TaskFixture) -> Child {
+    let mut command = fixture.command(&["--json", "--name", "x", "Do it. @wait=1", "--agent-command"]);
+    command.arg(fixture.agent()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Waits until the task is in the journal. Returns its id.
+fn task_id(fixture: &TaskFixture) -> String {
+    let began = Instant::now();
+    loop {
+        let list = fixture.about(&["list", "--json"]);
+        if let Some(task) = list.result.as_array().and_then(|all| all.first()) {
+            return task["task_id"].as_str().unwrap().to_string();
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{}", list.error);
+    }
+}
+
+fn control(fixture: &TaskFixture, arguments: &[&str]) -> RunOutcome {
+    let mut command = fixture.environment.command(guard_program());
+    command.arg("control").args(arguments).arg("--json").current_dir(&fixture.repository);
+    fixture.environment.run_to_end(command, b"")
+}
+
+fn task(fixture: &TaskFixture) -> Value {
+    fixture.about(&["list", "--json"]).result[0].clone()
+}
+
+/// A paused task finishes its step and then waits. The user raises a limit, and the task goes on to its end.
+#[test]
+fn a_task_is_paused_adjusted_and_resumed() {
+    let fixture = TaskFixture::new();
+    let mut child = start(&fixture);
+    let id = task_id(&fixture);
+    let paused = control(&fixture, &[&id, "pause"]);
+    assert_eq!((paused.code, &paused.result["status"]), (0, &Value::from("completed")), "{paused}");
+    // Each step takes about a second, so a task that does not obey would be several steps further.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(child.try_wait().unwrap().is_none(), "the paused task has ended");
+    let visit = task(&fixture)["visit"].clone();
+    let bad = control(&fixture, &[&id, "adjust_config", "--data", r#"{"max_tokens": 5}"#]);
+    assert_eq!((bad.code, &bad.result["status"]), (1, &Value::from("rejected")), "{bad}");
+    let unknown =
+        control(&fixture, &[&id, "adjust_config", "--data", r#"{"steps": {"fly": {"tokens": 5}}}"#]);
+    assert!(unknown.result["data"]["reason"].as_str().unwrap().contains("`fly`"), "{unknown}");
+    let raised = control(&fixture, &[&id, "adjust_config", "--data", r#"{"task": {"tokens": 900000}}"#]);
+    assert_eq!(raised.code, 0, "{raised}");
+    assert_eq!(task(&fixture)["visit"], visit);
+    assert_eq!(control(&fixture, &[&id, "resume"]).code, 0);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(task(&fixture)["status"], "succeeded");
+}
+
+/// `cancel` ends the agent and the task. The same command again reports success and changes nothing, and a task that is
+/// not running rejects `pause`.
+#[test]
+fn a_task_is_cancelled_once() {
+    let fixture = TaskFixture::new();
+    let mut child = start(&fixture);
+    let id = task_id(&fixture);
+    let first = control(&fixture, &[&id, "cancel", "--command-id", "c1"]);
+    assert_eq!((first.code, &first.result["status"]), (0, &Value::from("completed")), "{first}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(task(&fixture)["status"], "cancelled");
+    let again = control(&fixture, &[&id, "cancel", "--command-id", "c1"]);
+    assert_eq!((again.code, &again.result["status"]), (0, &Value::from("completed")), "{again}");
+    let paused = control(&fixture, &[&id, "pause"]);
+    assert_eq!(paused.code, 1, "{paused}");
+    assert!(paused.result["data"]["reason"].as_str().unwrap().contains("not running"), "{paused}");
+    let unknown = control(&fixture, &["0000", "cancel"]);
+    assert_eq!(unknown.code, 2, "{unknown}");
+}
