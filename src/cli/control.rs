@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::batch::QueuePlace;
 use super::control_args::Control;
 use super::exit_code::Exit;
-use super::policy::print_json;
 use super::{Failure, task_admin};
 use crate::batch::command_batch;
 use crate::control::{AckStatus, AgentAck, AgentCommand, ControlChannel, ControlError};
@@ -93,7 +92,7 @@ fn print(args: &Control, ack: Option<AgentAck>, out: &mut dyn Write) -> Result<E
         ));
     };
     if args.json {
-        print_json(&json!(ack), out)?;
+        writeln!(out, "{}", json!(ack))?;
     } else {
         let reason = ack.data["reason"].as_str().map(|text| format!(": {}", terminal_text::replace(text)));
         writeln!(out, "{}{}", ack.status, reason.unwrap_or_default())?;

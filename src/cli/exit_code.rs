@@ -46,7 +46,7 @@ pub const EXIT_CODES: &[ExitCodes] = &[
             ("3", "The task waits for your decision."),
             ("124", "A budget is used up."),
             ("125", "guard itself failed."),
-            ("130", "The task was interrupted. `guard task resume` continues it."),
+            ("130", "The task was interrupted, and `guard task resume` continues it; or it was cancelled."),
         ],
     ),
     (

@@ -382,7 +382,7 @@ fn drive(
         Status::Succeeded => Exit::Success,
         Status::NeedsHuman => Exit::Ask,
         Status::BudgetExhausted => Exit::TimedOut,
-        Status::Interrupted => Exit::Code(130),
+        Status::Interrupted | Status::Cancelled => Exit::Code(130),
         _ => Exit::Problem,
     })
 }

@@ -312,7 +312,7 @@ fn a_batch_obeys_commands() {
     let id = first["response_id"].as_str().unwrap();
     assert_eq!(user.types(&format!("guard control {id} pause")).trim(), "completed");
     user.types("timeout 60 guard worker --until-idle 2> /dev/null");
-    user.sees(&format!("guard batch poll {id} --summary"), &["\"pending\": 2"]);
+    user.sees(&format!("guard batch poll {id} --summary"), &["\"pending\":2"]);
     user.sees_with_code(&format!("guard control {id} fly"), 1, &["rejected: unknown command type `fly`"]);
     user.sees_with_code(
         &format!("guard control {id} adjust_config"),

@@ -31,7 +31,7 @@ fn a_full_disk_loses_no_task() {
     let tasks = json!(tasks).to_string();
     let first = submit(&user, &tasks, "--no-worker");
     disk.fill(0);
-    let printed = user.sees_with_code("guard batch submit --no-worker ~/tasks.json", 2, &["disk is full"]);
+    let printed = user.sees_with_code("guard batch submit --no-worker ~/tasks.json", 2, &["cannot use the queue", "and its disk"]);
     assert!(!printed.contains("panicked"), "{printed}");
     // A poll needs no room: it reads.
     user.sees(
