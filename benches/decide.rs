@@ -1,6 +1,7 @@
-//! How fast the judgement is, as medians and ratios taken in one run: `cargo bench`.
+//! Measures how fast guard judges a command: `cargo bench`. Every figure is a median or a ratio of one run.
 //!
-//! The bars are the project's own; a row that misses its bar says so, and nothing fails: a loaded machine is no bug.
+//! A row that exceeds the project's target is marked as missed. No benchmark fails, because a loaded machine is not a
+//! bug.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::hint::black_box;
@@ -155,7 +156,8 @@ fn median(samples: usize, mut work: impl FnMut()) -> Duration {
     times[samples / 2]
 }
 
-/// The median of one judgement, timed in batches because a single one is shorter than the clock is sharp.
+/// Returns the median time of one judgement. It times batches, because one judgement is shorter than the clock
+/// resolution.
 fn judged(policy: &Policy, request: &Request) -> Duration {
     const BATCH: u32 = 50;
     let context = context();
@@ -184,7 +186,7 @@ fn growth(what: &str, make: impl Fn(usize) -> Request, policy: &Policy) {
     println!("{what:<44} {:>12} {:>12} {ratio:>7.2}×{missed}", show(small), show(large));
 }
 
-/// `guard check --stdin` on the project's own corpora, repeated: commands per second.
+/// Measures how many commands per second `guard check --stdin` judges. The input is the project's corpora, repeated.
 fn stream() {
     let mut lines = Vec::new();
     for corpus in ["everyday", "git-verbs", "lookalikes"] {
@@ -218,7 +220,7 @@ fn stream() {
     );
 }
 
-/// `guard check` as a process against `/bin/true`, interleaved.
+/// Compares the run time of a `guard check` process with `/bin/true`. The runs alternate.
 fn process() {
     let mut times = (Vec::new(), Vec::new());
     let run = |program: &str, args: &[&str]| {

@@ -1,8 +1,8 @@
-//! What the way to the network costs, against going there directly: `cargo bench --bench egress`.
+//! Compares network access through guard's proxy with direct access: `cargo bench --bench egress`.
 //!
-//! Two clients, one bare and one in the sandbox, do the same things in turns, each told by a line on its standard input,
-//! so that a change of the machine's speed meets both alike. The servers are threads of this program, on loopback. The
-//! bars are the project's own; a row that misses its bar says so, and nothing fails.
+//! Two clients, one bare and one in the sandbox, take turns at the same work, so that a change of the machine's speed
+//! affects both. Each reads its next order as a line on standard input. The servers are threads of this program, on
+//! loopback. A row that exceeds the project's target is marked as missed; no benchmark fails.
 //!
 //! `-- --quick` takes fewer rounds.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Sent in one bulk transfer.
+/// The number of bytes in one bulk transfer.
 const BULK: usize = 512 << 20;
 const CHUNKS: usize = 50;
 const TUNNELS: usize = 500;
@@ -114,7 +114,7 @@ fn line(name: &str, direct: f64, through: f64, more: &str, bar: &str, holds: boo
     );
 }
 
-/// MiB of a process.
+/// Returns the resident memory of a process, in MiB.
 fn memory(pid: u32) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -154,7 +154,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A process that does what it is told, and says how long it took.
+/// A client process that executes orders and reports how long each one took.
 struct Client {
     child: Child,
     input: ChildStdin,
@@ -189,7 +189,7 @@ impl Drop for Client {
     }
 }
 
-/// A server on loopback: a thread for each connection.
+/// Starts a server on loopback that handles each connection in a thread.
 fn serve(answer: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
@@ -202,7 +202,7 @@ fn serve(answer: fn(TcpStream)) -> SocketAddr {
     address
 }
 
-/// The head of a request, its body read as well.
+/// Reads the head and the body of one request. Returns `None` at the end of the connection.
 fn request(reader: &mut BufReader<TcpStream>) -> Option<()> {
     let mut length = 0;
     loop {
@@ -231,7 +231,7 @@ fn answer_http(stream: TcpStream) {
     }
 }
 
-/// A byte asks for bulk, or for an echo of it.
+/// Serves a connection: for the byte `e` it sends the byte back, for any other byte it sends the bulk data.
 fn answer_bulk(mut stream: TcpStream) {
     let block = vec![7u8; 256 << 10];
     let mut byte = [0];
@@ -276,7 +276,7 @@ fn answer_events(stream: TcpStream) {
     }
 }
 
-/// The client's side.
+/// The main function of a client process. It executes the orders that it reads from standard input.
 fn inside(ports: &[String]) {
     let port = |index: usize| ports[index].parse::<u16>().expect("a port");
     let from = |name: &str| -> Option<SocketAddr> {
@@ -351,7 +351,7 @@ fn get(stream: &mut TcpStream, is_proxied: bool, port: u16) {
     stream.read_exact(&mut [0; 5]).expect("a body");
 }
 
-/// Reads to the end of a head.
+/// Reads the head of an HTTP response.
 fn head(stream: &mut TcpStream) -> String {
     let (mut text, mut byte) = (Vec::new(), [0; 1]);
     // One at a time is slow, and the same for both.
@@ -375,7 +375,7 @@ fn tunnel(proxy: Option<SocketAddr>, direct: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Until the first event has come, and how long the others took from being sent to being seen.
+/// Returns the time until the first event arrived, and the time from sending to receiving of the later events.
 fn events(api: SocketAddr) -> (f64, f64) {
     let began = Instant::now();
     let mut stream = TcpStream::connect(api).expect("a connection");

@@ -1,11 +1,12 @@
-//! What asking an agent through guard costs, against starting it bare: `cargo bench --bench exec`.
+//! Compares an agent that `guard exec` starts with the same agent started directly: `cargo bench --bench exec`.
 //!
-//! Everything that is compared is interleaved and given as medians of one run. The agent is this program itself, started
-//! with `inside`, which speaks like the Gemini CLI; where the real CLI is installed (`scripts/test` does it), one of its
-//! turns is measured too, with an API that answers at once. Started as root, all is measured as an ordinary user. A row
-//! that misses its bar says so, and nothing fails: a loaded machine is no bug.
+//! All variants take turns, and every figure is a median of one run. The agent is this program itself, started with
+//! `inside`; it prints what the Gemini CLI would print. If the real CLI is installed (`scripts/test` installs it), one
+//! of its turns is measured too, with an API that answers at once. If root starts the benchmark, it measures as an
+//! ordinary user. A row that exceeds its target is marked as missed; no benchmark fails, because a loaded machine is
+//! not a bug.
 //!
-//! `-- --quick` takes fewer rounds, `-- reader latency` only the rows whose names contain one of the words.
+//! `-- --quick` takes fewer rounds, `-- reader latency` only the rows whose names contain one of these words.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,13 +20,13 @@ use std::time::{Duration, Instant, SystemTime};
 use guard::agent::{OutputFormat, OutputParser, named};
 use guard::agent_exec::{ExecRequest, Executor, Running};
 
-/// The ordinary user that root's measurements are taken as.
+/// The ordinary user that the benchmark runs as if root started it.
 const USER: u32 = 1000;
-/// Where the measuring process finds its things.
+/// The variable that tells the measuring process where the scratch directory is.
 const SCRATCH: &str = "GUARD_BENCH_SCRATCH";
-/// What the reader reads.
+/// The number of bytes that the output parser reads.
 const BULK: usize = 100 << 20;
-/// Requests at once.
+/// The number of simultaneous requests.
 const MANY: usize = 50;
 
 fn main() {
@@ -56,7 +57,7 @@ fn main() {
     let _ = child.wait();
 }
 
-/// A directory for everything, readable by the ordinary user, gone at the end.
+/// A directory for all files of the benchmark. The ordinary user can read it; dropping the value removes it.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -142,7 +143,7 @@ impl Bench {
         }
     }
 
-    /// A request for this program as the agent, by its adapter: what the prompt says, it does.
+    /// Returns a request that starts this program as the agent. The agent does what the prompt says.
     fn asked(&self, prompt: &str) -> ExecRequest {
         let agent = self.scratch.join("home/gemini");
         if !agent.exists() {
@@ -168,7 +169,7 @@ impl Bench {
         self.executor().start(self.asked(prompt))
     }
 
-    /// Medians of several ways, taken in turns; the first round fills caches.
+    /// Returns the median of each variant. The variants take turns, and the first round only fills the caches.
     fn medians<const N: usize>(&self, rounds: usize, ways: [&dyn Fn() -> f64; N]) -> [f64; N] {
         let mut all = [const { Vec::new() }; N];
         for round in 0..=self.rounds(rounds) {
@@ -182,7 +183,7 @@ impl Bench {
         all.map(median)
     }
 
-    /// The reader alone: bytes of a CLI's stream to events.
+    /// Measures the output parser alone, which turns the bytes of a CLI's stream into events.
     fn reader(&self) {
         let name = "reader: 100 MB of stream-json to events";
         if !self.wants(name) {
@@ -278,7 +279,7 @@ impl Bench {
         println!("{name:<52} {:>7.2} ms {:>7.2} ms   +{:.2} ms", run * 1e3, exec * 1e3, (exec - run) * 1e3);
     }
 
-    /// From the moment the agent prints a line to the moment the consumer has its event.
+    /// Measures the time from when the agent prints a line until the caller receives its event.
     fn latency(&self) {
         let name = "latency: printed to seen";
         if !self.wants(name) {
@@ -306,7 +307,8 @@ impl Bench {
         );
     }
 
-    /// The whole way of an agent's output: pipe, record, redaction, lines of the run, lines of the agent, events.
+    /// Measures the whole path of an agent's output: pipe, transcript, redaction, splitting into lines, parsing,
+    /// events.
     fn pipeline(&self) {
         let name = "pipeline: 100 MB printed by an agent";
         if !self.wants(name) {
@@ -324,7 +326,8 @@ impl Bench {
         println!("{name:<52} {:>10.0} MB/s", BULK as f64 / seconds / 1e6);
     }
 
-    /// Many requests at once, and what they take while their agents wait.
+    /// Measures how long many simultaneous requests take to start, and how much memory they use while their agents
+    /// wait.
     fn many(&self) {
         let name = "many: 50 requests at once";
         if !self.wants(name) {
@@ -360,7 +363,7 @@ impl Bench {
         );
     }
 
-    /// One turn of the real CLI.
+    /// Measures one turn of the real CLI.
     fn real(&self) {
         let name = "gemini: one turn of the real CLI";
         let program =
@@ -448,7 +451,8 @@ fn nanoseconds() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }
 
-/// What guard's processes below one take together, in MiB: their proportional share of memory.
+/// Returns the memory of a process and of the guard processes below it, in MiB. It adds up their proportional set
+/// sizes.
 fn memory_below(root: u32) -> f64 {
     let mut sum = 0.0;
     let mut open = vec![root];
@@ -468,7 +472,7 @@ fn memory_below(root: u32) -> f64 {
     sum
 }
 
-/// So many bytes of what a working agent prints: words of an answer, calls of tools, what they gave.
+/// Returns this many bytes of typical agent output: text of an answer, tool calls and tool results.
 fn stream(bytes: usize) -> Vec<u8> {
     let time = "2026-01-02T03:04:05.678Z";
     let words =
@@ -499,10 +503,10 @@ fn stream(bytes: usize) -> Vec<u8> {
     stream
 }
 
-/// Lines of one latency measurement.
+/// The number of lines that the agent prints in one latency measurement.
 const LINES: usize = 20;
 
-/// The agent: what it is asked, it does.
+/// The main function of the agent. Its argument says what to do.
 fn inside(words: &[String]) {
     let mut out = std::io::stdout();
     let mut say = |text: &str| {
@@ -539,7 +543,7 @@ fn inside(words: &[String]) {
     say("{\"type\":\"result\",\"status\":\"success\",\"stats\":{}}\n");
 }
 
-/// An API that answers every question at once.
+/// Starts an API that answers every request at once.
 fn serve() -> SocketAddr {
     let server = TcpListener::bind("127.0.0.1:0").expect("a server");
     let address = server.local_addr().expect("its address");

@@ -1,7 +1,7 @@
-//! How long a look at a repository takes, against `git for-each-ref` of the same one, and a look for planted dangers,
-//! against `git status`: `cargo bench --bench fingerprint`.
+//! Compares two checks of a repository with plain git: `cargo bench --bench fingerprint`. The snapshot of a repository
+//! is compared with `git for-each-ref`, and the search for planted files with `git status`.
 //!
-//! Both in one run, in turns; the bar for both looks together is the project's own. A row that misses it says so.
+//! All of them take turns in one run. A row is marked as missed if both checks together exceed the project's target.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use guard::workspace::findings::{Inspection, inspect};
 use guard::workspace::snapshot::{ExpectedChanges, Fingerprint};
 
-/// Both looks and the comparison.
+/// The target for two snapshots and their comparison.
 const BAR: Duration = Duration::from_millis(50);
 const ROUNDS: usize = 21;
 
@@ -45,7 +45,7 @@ fn main() {
     }
 }
 
-/// A tree of files, and one commit that changes a tenth of them.
+/// Measures the search in a tree of this many files, after a commit that changed a tenth of them.
 fn dangers(folder: &Path, files: usize) {
     std::fs::create_dir_all(folder).expect("a folder");
     let run = |words: &[&str]| assert!(git(folder, words).status().expect("git runs").success());

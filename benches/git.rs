@@ -1,9 +1,10 @@
-//! What git costs under guard, against bare git: `cargo bench --bench git`.
+//! Compares git under guard with bare git: `cargo bench --bench git`.
 //!
-//! Everything is interleaved and given as medians of one run; only ratios and differences within it are compared with the
-//! bars. What happens inside is timed inside, by this program started with `inside`, so that the launch is not counted.
-//! Started as root, everything is measured as an ordinary user. A row that misses its bar says so, and nothing fails: a
-//! loaded machine is no bug. `-- --quick` takes fewer rounds.
+//! All variants take turns, every figure is a median of one run, and only ratios and differences within that run are
+//! compared with the targets. This program, started with `inside`, measures the commands from inside the run, so that
+//! the launch does not count. If root starts the benchmark, it measures as an ordinary user. A row that exceeds its
+//! target is marked as missed; no benchmark fails, because a loaded machine is not a bug. `-- --quick` takes fewer
+//! rounds.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on should stop")]
 
@@ -13,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The ordinary user that root's measurements are taken as.
+/// The ordinary user that the benchmark runs as if root started it.
 const USER: u32 = 1000;
-/// Where the measuring process finds everything.
+/// The variable that tells the measuring process where the scratch directory is.
 const SCRATCH: &str = "GUARD_BENCH_SCRATCH";
 const FILES: usize = 2000;
 
@@ -45,7 +46,7 @@ fn main() {
     again.status().unwrap();
 }
 
-/// A directory for everything, readable by the ordinary user, gone at the end.
+/// A directory for all files of the benchmark. The ordinary user can read it; dropping the value removes it.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -134,7 +135,7 @@ impl Bench {
         if self.quick { rounds / 4 + 1 } else { rounds }
     }
 
-    /// A command run bare in a linked worktree, or by guard in the one it makes.
+    /// Returns a command that runs either bare in a linked worktree, or under guard in the worktree that guard makes.
     fn command(&self, way: Way, words: &[&str]) -> Command {
         let bin = self.scratch.join("bin");
         let home = self.scratch.join("home");
@@ -152,7 +153,7 @@ impl Bench {
         command
     }
 
-    /// What a measurement inside says, in nanoseconds.
+    /// Runs a measurement inside the run. Returns the nanoseconds that it printed.
     fn inside(&self, way: Way, words: &[&str]) -> f64 {
         let program = self.scratch.join("bin/git-bench");
         let words: Vec<&str> =
@@ -180,7 +181,7 @@ impl Bench {
         })
     }
 
-    /// So much more than bare, in milliseconds.
+    /// Prints by how many milliseconds guard is slower than bare git.
     fn added(&self, name: &str, words: &[&str], rounds: usize, bar: f64) {
         let [bare, guard, without] = self.medians(rounds, |way| self.inside(way, words));
         let missed = if (guard - bare).max(without - bare) > bar { "  MISSED" } else { "" };
@@ -201,7 +202,7 @@ impl Bench {
         );
     }
 
-    /// Failures end the measurement: there must be none.
+    /// Measures a git call while 64 run at once. A call that fails ends the benchmark.
     fn parallel(&self) {
         let [bare, guard, without] = self.medians(9, |way| self.inside(way, &["parallel", "64", "10"]));
         println!(
@@ -236,7 +237,7 @@ impl Bench {
     }
 }
 
-/// Times something where it runs, and prints nanoseconds for one of it.
+/// Measures a command from inside the run. Prints the nanoseconds for one repetition.
 fn inside(words: &[String]) {
     let number = |at: usize| words[at].parse::<usize>().unwrap();
     let call = |args: &[String]| {

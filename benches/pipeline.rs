@@ -1,7 +1,8 @@
-//! What the task pipeline costs: `cargo bench --bench pipeline`. A scripted agent takes no time of its own worth mentioning; what
-//! is measured is what the runner does between two agents, in a repository of 50,000 files.
+//! Measures what the task pipeline costs: `cargo bench --bench pipeline`. The scripted agent takes almost no time, so
+//! the figures show what the runner does between two agents, in a repository of 50,000 files.
 //!
-//! `-- --quick` takes a smaller repository. A row that misses its bar says so, and nothing fails: a loaded machine is no bug.
+//! `-- --quick` takes a smaller repository. A row that exceeds its target is marked as missed; no benchmark fails,
+//! because a loaded machine is not a bug.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::path::{Path, PathBuf};
@@ -88,7 +89,8 @@ impl Bench {
         command
     }
 
-    /// From the end of one agent to the beginning of the next: reading, checking, committing, writing down.
+    /// Measures the time from the end of one agent to the start of the next. In it, the runner reads and checks the
+    /// answer, commits, and writes the journal.
     fn between_steps(&self, files: usize) {
         let ended = self.task("alone").status().expect("guard starts");
         assert!(ended.success(), "the task did not succeed");

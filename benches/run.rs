@@ -1,11 +1,12 @@
-//! What running under guard costs, against running bare and under the sandboxes found on PATH: `cargo bench --bench run`.
+//! Compares commands under guard with bare commands and with the other sandboxes on PATH: `cargo bench --bench run`.
 //!
-//! Everything is interleaved and given as medians of one run, so that a change of the machine's speed meets all alike;
-//! only ratios are compared with the bars. What happens inside is timed inside, by this program started with `inside`,
-//! so that the launch is not counted. Started as root, all but the build is measured as an ordinary user.
-//! The bars are the project's own; a row that misses its bar says so, and nothing fails: a loaded machine is no bug.
+//! All variants take turns, and every figure is a median of one run, so that a change of the machine's speed affects
+//! all of them. Only ratios are compared with the targets. This program, started with `inside`, measures from inside
+//! the run, so that the launch does not count. If root starts the benchmark, it measures everything except the build as
+//! an ordinary user. A row that exceeds its target is marked as missed; no benchmark fails, because a loaded machine is
+//! not a bug.
 //!
-//! `-- --quick` takes fewer rounds, `-- launch spawn` only the rows whose names contain one of the words.
+//! `-- --quick` takes fewer rounds, `-- launch spawn` only the rows whose names contain one of these words.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::io::{Read, Write};
@@ -19,12 +20,12 @@ use std::time::{Duration, Instant};
 
 use guard::sandbox::{Grant, Rights};
 
-/// The ordinary user that root's measurements are taken as.
+/// The ordinary user that the benchmark runs as if root started it.
 const USER: u32 = 1000;
-/// Where the measuring processes find each other's things.
+/// The variable that tells the measuring processes where the scratch directory is.
 const SCRATCH: &str = "GUARD_BENCH_SCRATCH";
 const FILES: usize = 5000;
-/// Modules of the crate that is built.
+/// The number of modules in the crate that the benchmark builds.
 const PARTS: usize = 40;
 
 fn main() {
@@ -52,7 +53,7 @@ fn main() {
     again.status().expect("the measuring process starts");
 }
 
-/// A directory for everything, readable by the ordinary user, gone at the end.
+/// A directory for all files of the benchmark. The ordinary user can read it; dropping the value removes it.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -105,11 +106,11 @@ impl Drop for Scratch {
     }
 }
 
-/// A way to run a command.
+/// A way to run a command: bare, under guard, or under another sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
     Bare,
-    /// With these options.
+    /// `guard run` with these options.
     Guard(Vec<String>),
     Bubblewrap,
     Minijail,
@@ -137,11 +138,11 @@ struct Bench {
     scratch: PathBuf,
     quick: bool,
     only: Vec<String>,
-    /// Peers that work here.
+    /// The other sandboxes that work on this machine.
     peers: Vec<Way>,
 }
 
-/// The policy and the directory of a measurement.
+/// The policy and the working directory of a measurement.
 #[derive(Clone, Copy)]
 struct Where<'a> {
     policy: &'a str,
@@ -203,7 +204,7 @@ impl Bench {
         command
     }
 
-    /// What a measurement inside says, in nanoseconds.
+    /// Runs a measurement inside the run. Returns the nanoseconds that it printed.
     fn inside(&self, way: &Way, place: Where<'_>, words: &[&str]) -> Option<f64> {
         let program = self.scratch.join("bin/run");
         let program = program.to_string_lossy();
@@ -212,8 +213,8 @@ impl Bench {
         String::from_utf8_lossy(&output.stdout).trim().parse().ok()
     }
 
-    /// Medians of one measurement taken in turns. The order is another in every round: who ends slowly (a namespace does, on
-    /// its own) is paid for by who comes next, and that is to be everybody alike.
+    /// Returns the median of each variant. Each round has another order, because a variant that is slow to clean up
+    /// (the kernel removes namespaces in the background) delays the variant after it.
     fn medians(
         &self,
         ways: &[Way],
@@ -300,7 +301,7 @@ impl Bench {
         }
     }
 
-    /// What the kernel takes for a Landlock domain alone, whoever asks for it: reading files cannot cost less.
+    /// Measures file reads under a Landlock domain without guard. No sandbox that uses Landlock can be faster.
     fn row_of_landlock(&self, place: Where<'_>, files: &str) {
         let name = "read: the same under Landlock alone";
         if !self.wants(name) {
@@ -322,7 +323,7 @@ impl Bench {
         );
     }
 
-    /// What a program start costs when a thousand processes are alive already.
+    /// Measures what a program start costs while a thousand other processes are alive.
     fn crowd(&self, place: Where<'_>) {
         let name = "crowd: one program beside 1,000 alive";
         if !self.wants(name) {
@@ -344,7 +345,8 @@ impl Bench {
         println!("{:<42} {}", "crowd: growth by the crowd", verdicts(&growth[1..3], [1.5, 1.5], "alone"));
     }
 
-    /// The memory of guard's own processes while the agent sleeps; root's to look at, because guard hides its memory.
+    /// Measures the memory of guard's processes while the agent sleeps. Only root can do this, because guard is not
+    /// dumpable.
     fn memory(&self) {
         let name = "memory: guard's processes, idle run";
         if !self.wants(name) {
@@ -376,7 +378,7 @@ impl Bench {
         println!("{line}   MiB resident/proportional ≤ 10 {ok}");
     }
 
-    /// What each layer costs: everything on, and one switched off at a time.
+    /// Measures what each layer costs: all layers on, and then each one switched off in turn.
     fn layers(&self, place: Where<'_>) {
         if !self.wants("layers") {
             return;
@@ -415,7 +417,8 @@ impl Bench {
         }
     }
 
-    /// `cargo build` of a small crate; as whoever started this, because toolchains are often in a home directory.
+    /// Measures `cargo build` of a small crate. It runs as the user who started the benchmark, because toolchains are
+    /// often in that user's home.
     fn build(&self) {
         let name = "build: cargo build of a small crate";
         if !self.wants(name) {
@@ -469,7 +472,7 @@ fn show(nanoseconds: f64) -> String {
     }
 }
 
-/// One line: all medians, and the two of guard against a bar.
+/// Prints one row: all medians, and the two of guard compared with their targets.
 fn print_row(name: &str, medians: &[Option<f64>], against: Option<f64>, bars: [f64; 2], whom: &str) {
     let mut line = format!("{name:<42}");
     for time in medians {
@@ -492,7 +495,7 @@ fn verdicts(ratios: &[f64], bars: [f64; 2], whom: &str) -> String {
     format!("{} (of {whom})", words.join(", "))
 }
 
-/// (VmRSS, Pss) in MiB, of a process and its descendants of one name.
+/// Returns the resident and the proportional memory, in MiB, of a process and of its descendants with this name.
 fn memory_of(root: u32, name: &str) -> (f64, f64) {
     let mut sum = (0.0, 0.0);
     let mut open = vec![root];
@@ -515,7 +518,7 @@ fn memory_of(root: u32, name: &str) -> (f64, f64) {
     sum
 }
 
-/// An order of its own for every round, the same in every run.
+/// Shuffles the variants. Each round has another order, which is the same in every run.
 fn shuffle(order: &mut [usize], round: usize) {
     let mut state = (round as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     for last in (1..order.len()).rev() {
@@ -526,7 +529,7 @@ fn shuffle(order: &mut [usize], round: usize) {
     }
 }
 
-/// The measurements that are taken inside: each prints one number of nanoseconds.
+/// The main function of the measurements inside a run. Each prints one number of nanoseconds.
 fn inside(words: &[String]) {
     if let Some((first, rest)) = words.split_first()
         && first == "landlocked"

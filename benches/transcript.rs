@@ -1,6 +1,8 @@
-//! How fast events are recorded, written, checked: medians taken in one run, `cargo bench --bench transcript`.
+//! Measures how fast guard records, writes and verifies events: `cargo bench --bench transcript`. Every figure is a
+//! median of one run.
 //!
-//! The bars are the project's own; a row that misses its bar says so, and nothing fails: a loaded machine is no bug.
+//! A row that exceeds the project's target is marked as missed. No benchmark fails, because a loaded machine is not a
+//! bug.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 use std::io::{self, Write};
@@ -83,7 +85,7 @@ fn settings(folder: PathBuf) -> Settings {
     }
 }
 
-/// One `record` as the judging thread sees it, at the pace of an agent and back to back.
+/// Measures how long one `record` call blocks its caller, at the pace of an agent and without pauses.
 fn hot_path() {
     for (what, pause, bar) in [
         ("record, one every 200 µs (p50)", Duration::from_micros(200), 2.0),
@@ -107,7 +109,7 @@ fn hot_path() {
     }
 }
 
-/// Events per second from one thread and from four, from the first `record` to the closed file.
+/// Measures the events per second of one thread and of four, from the first `record` to the closed file.
 fn sustained() {
     for threads in [1, 4] {
         let rates: Vec<f64> = (0..5)
@@ -156,7 +158,7 @@ impl Sink for Arrivals {
     }
 }
 
-/// From `record` to `write(2)`.
+/// Measures the time from `record` to `write(2)`.
 fn latency() {
     let arrivals = Arc::new(Mutex::new(Vec::new()));
     let place = folder("latency");
@@ -178,7 +180,7 @@ fn latency() {
     let _ = std::fs::remove_dir_all(place);
 }
 
-/// A whole transcript of three events: what a run of `/bin/true` pays.
+/// Measures a whole transcript of three events, which is what a run of `/bin/true` writes.
 fn finish() {
     let times: Vec<(Duration, Duration)> = (0..101)
         .map(|_| {
@@ -199,7 +201,7 @@ fn finish() {
     row("start, three events, durable finish", &show(whole), "", true);
 }
 
-/// 1 GiB of output, and how much memory it took.
+/// Records 1 GiB of output, and measures the memory that this takes.
 fn output() {
     let line = b"   Compiling serde v1.0.228 \x1b[32m(/home/someone/project)\x1b[0m warning: unused `x`\r\n";
     let chunk: Vec<u8> = line.iter().copied().cycle().take(32 << 10).collect();
@@ -253,7 +255,8 @@ fn resident() -> usize {
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }
 
-/// Redaction alone, on ordinary text and on what is worst for it: that need only not grow with the length.
+/// Measures redaction alone, on ordinary text and on text that is worst for it. The time per byte of the worst text
+/// must not grow with its length.
 fn redaction() {
     let redactor = Redactor::new(&settings(PathBuf::new()).redact_values);
     let whole = 8 << 20;

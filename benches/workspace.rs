@@ -1,6 +1,7 @@
-//! A workspace against bare git, interleaved in one run: `cargo bench --bench workspace`.
+//! Compares a workspace of guard with bare git: `cargo bench --bench workspace`. The two take turns in one run.
 //!
-//! The bars are the project's own; a row that misses its bar says so, and nothing fails: a loaded machine is no bug.
+//! A row that exceeds the project's target is marked as missed. No benchmark fails, because a loaded machine is not a
+//! bug.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on should stop")]
 
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use guard::workspace::{KeepPolicy, Limits, Repository, Request, Workspace};
 
-/// git as it is on this machine, but for its configuration.
+/// Runs the installed git without the user's and the system's configuration.
 fn git(folder: &Path, args: &[&str]) -> String {
     let output = Command::new("git")
         .current_dir(folder)

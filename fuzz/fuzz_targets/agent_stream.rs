@@ -1,4 +1,5 @@
-//! Any bytes as a CLI's output: read whole or in pieces, it says the same, and only its own words are a success.
+//! Parses any bytes as the output of an agent's CLI. The result must be the same whether the parser reads the bytes
+//! whole or in pieces, and must not be a success if the CLI failed or reported an error.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
-//! Any bytes as an API's answer in any pieces: it keeps its length, and the key stands nowhere in it.
+//! Redacts the API key in a response that consists of any bytes, cut anywhere. The response must keep its length, and
+//! the key must not be in it.
 #![no_main]
 
 use std::rc::Rc;

@@ -1,4 +1,5 @@
-//! Any bytes as an API's answer: read whole or in pieces, it says the same.
+//! Reads the token usage from a response that consists of any bytes. The usage must be the same whether the bytes are
+//! read whole or in pieces.
 #![no_main]
 
 use std::sync::LazyLock;

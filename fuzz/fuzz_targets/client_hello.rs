@@ -1,4 +1,5 @@
-//! Any bytes as the beginning of a TLS connection: an answer that more bytes do not take back, and a name that could be one.
+//! Parses any bytes as the beginning of a TLS connection. More bytes must not change a decision that the parser made,
+//! and a name that it returns must be a possible host name.
 #![no_main]
 
 use guard::egress::tls_client_hello::{Hello, LIMIT, read};

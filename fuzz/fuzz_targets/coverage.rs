@@ -1,4 +1,5 @@
-//! Any bytes as a coverage report: an error, or outputs that agree with each other and are safe to print.
+//! Parses any bytes as a coverage report. The parser must return an error, or outputs that agree with each other and
+//! are safe to print.
 #![no_main]
 
 use std::path::{Path, PathBuf};

@@ -1,10 +1,11 @@
-//! Any memory as the arguments of a program start: strings or an error, bounded, and what is read is what lies there.
+//! Reads the arguments of a program start from memory with any content. The reader must return an error or a bounded
+//! list of strings, and each string must be in that memory.
 #![no_main]
 
 use guard::supervisor::fuzzing::{arguments, started_with};
 use libfuzzer_sys::fuzz_target;
 
-/// Bytes of strings and odd addresses.
+/// The number of bytes of the memory that hold strings and invalid addresses.
 const TEXT: usize = 8192;
 const LIMIT: usize = 4096;
 

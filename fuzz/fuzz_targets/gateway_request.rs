@@ -1,4 +1,5 @@
-//! Any bytes as the body of a request to an API: what a gateway hands on is JSON, and nowhere in it stands a forbidden key.
+//! Checks any bytes as the body of an API request. A body in which the gateway finds nothing forbidden must not contain
+//! a forbidden key.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -11,7 +12,7 @@ use serde_json::Value;
 static KNOWN: LazyLock<Vec<Gateway>> =
     LazyLock::new(|| GATEWAYS.iter().filter_map(|(name, _)| gateway(name)).collect());
 
-/// Keys whose mere presence is forbidden, wherever they stand.
+/// Returns true if one of these keys is anywhere in the value.
 fn has_key(value: &Value, keys: &[String]) -> bool {
     match value {
         Value::Object(fields) => fields.iter().any(|(key, value)| keys.contains(key) || has_key(value, keys)),

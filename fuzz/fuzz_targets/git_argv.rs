@@ -1,4 +1,5 @@
-//! Any words behind `git`, and any variables before it: no panic, no hang; `env` and `nohup` change nothing.
+//! Analyses `git` with any arguments and any variables. The analysis must not panic or hang, and a leading `env` or
+//! `nohup` must not change its result.
 #![no_main]
 
 use std::sync::LazyLock;

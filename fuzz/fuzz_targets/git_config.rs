@@ -1,4 +1,5 @@
-//! Any bytes as a file of git configuration: settings, never a panic, and no more of them than there are lines or brackets.
+//! Parses any bytes as a git configuration file. The parser must not panic, must return no more settings than the file
+//! has bytes, and must normalize their names.
 #![no_main]
 
 use guard::workspace::findings::{effect, settings};

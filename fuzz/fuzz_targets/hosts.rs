@@ -1,4 +1,5 @@
-//! Any text as a host, a host with a port and an entry of a policy: one spelling, and what is covered is allowed.
+//! Parses any text as a host and as entries of a policy. A host must be the same after it is printed and parsed again,
+//! and an entry that covers another one must allow every connection that the other one allows.
 #![no_main]
 
 use guard::policy::{Host, HostAccess, HostEntry};

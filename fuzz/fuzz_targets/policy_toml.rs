@@ -1,4 +1,5 @@
-//! Any text as a policy: a policy or problems with places inside the text, never a panic.
+//! Parses any text as a policy. The parser must return a policy with a name, or problems that can be shown to the user;
+//! it must not panic.
 #![no_main]
 
 use guard::decide::load_text;

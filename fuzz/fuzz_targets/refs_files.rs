@@ -1,4 +1,5 @@
-//! Any bytes as a branch's file or as `packed-refs` of a private repository: a full object id, or a refusal.
+//! Parses any bytes as a ref file or as `packed-refs` of a private repository. The parser must return a full object id
+//! or an error.
 #![no_main]
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Any bytes as shell text: no panic, no hang, and a verdict.
+//! Judges any bytes as shell text. The judgement must be a verdict, without a panic or a hang.
 #![no_main]
 
 use std::sync::LazyLock;

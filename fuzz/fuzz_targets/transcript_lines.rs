@@ -1,10 +1,11 @@
-//! Any bytes as a transcript: every line an event or a reason why not, whole or in pieces, and never more lines than there are.
+//! Reads any bytes as a transcript, whole and in pieces. For each complete line the reader must return exactly one
+//! event or error, and both ways must return the same.
 #![no_main]
 
 use guard::transcript::{Reader, Step};
 use libfuzzer_sys::fuzz_target;
 
-/// Gives a few bytes at a time, as a file that grows does.
+/// A reader that returns a few bytes at a time, like a file that is still growing.
 struct Slow<'a>(&'a [u8]);
 
 impl std::io::Read for Slow<'_> {

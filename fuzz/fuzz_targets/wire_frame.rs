@@ -1,4 +1,5 @@
-//! Any bytes as a shim's frame: a question, an answer or an error; what is read is what would be sent.
+//! Decodes any bytes as a frame of the shim protocol. A question or an answer that the decoder returns must be the same
+//! after it is encoded and decoded again.
 #![no_main]
 
 use guard::supervisor::shim::protocol::{Answer, Question};
