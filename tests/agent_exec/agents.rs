@@ -1,4 +1,4 @@
-//! What the tests of Claude Code and of Codex share: the installed program, a request for it, and what is asked of both.
+//! Tests that Claude Code and Codex share: the installed CLI, a request for it, and what both agents must do.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,12 +13,13 @@ use crate::support::{TestEnvironment, in_two_environments, one_environment, skip
 /// The user's key. It must reach the API, and nothing else.
 pub(crate) const KEY: &str = "sk-real-4711";
 
-/// What the CLIs try for themselves, are refused, and do without. Codex watches `/etc`, which is not listed for root.
+/// Returns true if the denial is one that a CLI causes by itself and can do without. Codex watches `/etc`, which root
+/// may not list in a run.
 fn is_known_refusal(denial: &Value) -> bool {
     denial["message"].as_str().is_some_and(|message| message.starts_with("watch /etc: "))
 }
 
-/// A scripted API, and what it heard.
+/// A scripted API that records the requests it receives.
 pub(crate) trait Api {
     fn url(&self) -> String;
     fn questions(&self) -> Vec<Request>;
@@ -28,17 +29,17 @@ pub(crate) trait Api {
 /// An agent's CLI as `scripts/test` installs it, and the API it talks to.
 pub(crate) struct Cli {
     pub(crate) agent: &'static str,
-    /// The user's variables with the key and the address of the API.
+    /// The names of the two variables in which the user sets the API key and the address of the API.
     pub(crate) variables: [&'static str; 2],
     pub(crate) api: fn(Vec<Turn>) -> Box<dyn Api>,
     pub(crate) shell: fn(&str) -> Turn,
     pub(crate) write: fn(&str, &str) -> Turn,
-    /// The key as the API gets it.
+    /// The header that carries the key to the API: its name and its value.
     pub(crate) key_header: (&'static str, &'static str),
 }
 
 impl Cli {
-    /// The program, if it is installed.
+    /// Returns the program if it is installed; otherwise skips the test.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(self.agent);
         let program = folder.join("node_modules/.bin").join(self.agent);
@@ -71,8 +72,9 @@ impl Cli {
         exec_with(environment, &[(key, KEY), (address, &api.url())], request)
     }
 
-    /// It edits, runs the project's tests and commits in a worktree of its own; it is refused and reads why. Nothing it does
-    /// for itself is refused, it asks nobody but the API, and a repository's settings for it are not read.
+    /// The agent edits a file, runs the project's tests and commits, in its own worktree. guard refuses one forbidden
+    /// command, and the agent reads the reason. guard refuses nothing that the CLI does by itself; the CLI connects
+    /// only to the API, and does not read the repository's settings for it.
     pub(crate) fn edits_tests_commits_and_is_refused(&self) {
         let Some(program) = self.program() else { return };
         in_two_environments(|environment| {
@@ -135,7 +137,7 @@ impl Cli {
         });
     }
 
-    /// The next turn knows what was said, and goes on in the same worktree.
+    /// The second turn of a session must know the first one, and must continue in the same worktree.
     pub(crate) fn a_session_goes_on(&self) {
         let Some(program) = self.program() else { return };
         let environment = one_environment();
@@ -174,7 +176,7 @@ impl Cli {
         assert_eq!(self.ask(&environment, &*next, &lost).kind(), "session_lost");
     }
 
-    /// Every failure of the API has its kind, at once and with words.
+    /// Each failure of the API must give a result with the right error kind and a message, within a minute.
     pub(crate) fn failures_have_their_kind(&self, cases: &[(Turn, &str)]) {
         let Some(program) = self.program() else { return };
         let environment = one_environment();
@@ -196,7 +198,7 @@ impl Cli {
         }
     }
 
-    /// An API that falls silent, and one that would be asked too much.
+    /// guard must end an agent whose API falls silent, and one that exceeds its token budget.
     pub(crate) fn silence_and_budget_end_it(&self) {
         let Some(program) = self.program() else { return };
         let environment = one_environment();
@@ -213,7 +215,8 @@ impl Cli {
         assert_eq!(many.questions().len(), 1, "{}", answered.shown());
     }
 
-    /// Prompts that are no words of a command line, or look like something else, arrive as they are.
+    /// Prompts that are too long for a command line, or that look like options or commands, must reach the model
+    /// unchanged.
     pub(crate) fn odd_prompts_arrive(&self) {
         let Some(program) = self.program() else { return };
         let environment = one_environment();
@@ -235,7 +238,7 @@ impl Cli {
     }
 }
 
-/// A project with a test, and with settings for both agents that must not be read.
+/// Makes a project with a test, and with settings for both agents that they must not read.
 const PROJECT: &str = r#"cd repository && git config user.name Person && git config user.email person@example.org
     printf '#!/bin/sh\ngrep -q second tracked && echo tests pass\n' > test.sh && chmod +x test.sh
     mkdir .codex .claude

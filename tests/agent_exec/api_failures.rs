@@ -1,4 +1,4 @@
-//! Whatever the CLI or its API does, there is one result with its kind.
+//! Whatever the CLI or its API does, `guard exec` must return exactly one result with the right error kind.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ fn silence_ends_it() {
     assert_eq!(answered.result["error_detail"]["idle_timeout_s"], 6);
 }
 
-/// Requests that cannot be run, and agents that are not there: at once, and never tried again.
+/// guard must reject an invalid request or an agent that is not installed at once, and must not retry it.
 #[test]
 fn bad_requests() {
     let environment = one_environment();
@@ -135,7 +135,7 @@ fn bad_requests() {
     }
 }
 
-/// Any command, without an adapter.
+/// `guard exec` must run a command for which it has no adapter, and must return its output and exit code.
 #[test]
 fn a_command_is_just_run() {
     let environment = one_environment();
@@ -151,7 +151,7 @@ fn a_command_is_just_run() {
     assert_eq!(answered.result["tool"], "sh");
 }
 
-/// Two requests for one session: the second is told, and the first is not disturbed.
+/// While one request uses a session, guard must reject a second request for it, and the first one must succeed.
 #[test]
 fn a_session_is_one_requests_at_a_time() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -178,7 +178,7 @@ fn a_session_is_one_requests_at_a_time() {
     assert_eq!(api.questions().len(), 2);
 }
 
-/// What the agent did before the API failed is there, and is not done again.
+/// When the API fails after the agent changed a file, guard must keep that change and must not retry.
 #[test]
 fn work_of_the_real_cli_is_not_done_twice() {
     let Some(gemini) = Gemini::installed() else { return };

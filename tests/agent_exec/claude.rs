@@ -1,4 +1,4 @@
-//! The real Claude Code, with an Anthropic API that says what a test wrote down.
+//! Runs the real Claude Code with a scripted Anthropic API.
 
 use super::agents::{Api, Cli, KEY};
 use crate::support::http_server::Request;

@@ -1,4 +1,4 @@
-//! The real Codex CLI, with an OpenAI API that says what a test wrote down.
+//! Runs the real Codex CLI with a scripted OpenAI API.
 
 use super::agents::{Api, Cli};
 use crate::support::http_server::Request;

@@ -1,4 +1,4 @@
-//! `guard exec` for people and programs: what can be typed, what can be sent, and how it ends.
+//! Tests the command line of `guard exec`: the arguments it accepts, the requests it reads, and its exit codes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
@@ -133,7 +133,7 @@ fn what_cannot_be_a_request_is_told() {
     }
 }
 
-/// An agent that prints one line, starts what wants to live on, and waits.
+/// Starts `guard exec` with an agent that prints one line, starts a daemon, ignores signals, and waits.
 fn endless(environment: &TestEnvironment, mark: &str, more: &Value) -> Child {
     let script = format!(
         "#!/bin/bash\ntrap '' TERM INT HUP\n(setsid env {mark} sleep 600 &)\necho '{{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"begun\"}}'\nenv {mark} sleep 600\nenv {mark} sleep 600\n"
@@ -150,7 +150,7 @@ fn endless(environment: &TestEnvironment, mark: &str, more: &Value) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Reads up to the agent's line.
+/// Reads the output up to the agent's line, and waits until the agent and its daemon run.
 fn begun(child: &mut Child, mark: &str) -> BufReader<std::process::ChildStdout> {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -194,7 +194,7 @@ fn a_signal_cancels_and_the_result_still_comes() {
     });
 }
 
-/// However `guard exec` ends, its run ends.
+/// When `guard exec` is killed, every process and every temporary file of its run must be removed.
 #[test]
 fn everything_ends_with_it() {
     in_every_environment(|environment| {
@@ -215,7 +215,7 @@ fn everything_ends_with_it() {
     });
 }
 
-/// A reader that goes away, while the agent says nothing more.
+/// When the reader of `guard exec` closes the pipe while the agent is silent, guard must end the run with code 141.
 #[test]
 fn nobody_reads_any_more() {
     let environment = one_environment();

@@ -1,4 +1,4 @@
-//! Many requests at the same time.
+//! Sends many requests to `guard exec` at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use serde_json::json;
 use super::scripted;
 use crate::support::{expect_no_process_left, one_environment, unique_mark};
 
-/// Fifty conversations in one repository, each on a branch of its own; every one has its own answer and its own commit.
+/// Fifty conversations run at once in one repository, each on its own branch. Each must return its own answer and its
+/// own commit.
 #[test]
 fn fifty_at_once() {
     const RUNS: usize = 50;

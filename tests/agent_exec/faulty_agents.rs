@@ -1,4 +1,4 @@
-//! CLIs that break, lie, hang or flood: programs of the test's own in the agent's place.
+//! Tests agents that crash, lie, hang or print too much. The agents are shell scripts of the tests.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ const INIT: &str = r#"{"type":"init","session_id":"s"}"#;
 const DONE: &str = r#"{"type":"result","status":"success","stats":{}}"#;
 const FAILED: &str = r#"{"type":"result","status":"error","error":{"message":"no"}}"#;
 
-/// A program with this script.
+/// Makes a program of this shell script.
 fn script(path: &Path, text: &str) {
     make_program(path, format!("#!/bin/sh\n{text}\n"));
 }
 
-/// A request for the agent that this script is.
+/// Returns a request whose agent is this shell script.
 fn request(environment: &TestEnvironment, text: &str, more: &Value) -> Value {
     let fake = environment.directory.join("gemini");
     script(&fake, text);
@@ -69,7 +69,7 @@ fn a_cli_that_breaks_off_or_lies() {
     }
 }
 
-/// Of what it printed elsewhere the last twenty lines are told.
+/// The result of a failed agent must have the last twenty lines that it wrote to standard error.
 #[test]
 fn its_last_lines() {
     let environment = one_environment();
@@ -82,7 +82,7 @@ fn its_last_lines() {
     assert_eq!((lines.len(), &lines[0], &lines[19]), (20, &json!("line 31"), &json!("line 50")));
 }
 
-/// Whatever went wrong, the limits that were in force and the retries that were made are said.
+/// The result of every failure must say which limits were in force, and how many retries guard made.
 #[test]
 fn every_failure_tells_its_limits() {
     let environment = one_environment();
@@ -120,7 +120,8 @@ fn every_failure_tells_its_limits() {
     }
 }
 
-/// The agent works on a branch: what the user has not committed is not there, and the caller is told.
+/// The agent works on a branch without the user's uncommitted changes, and a note in the result must tell the caller
+/// so.
 #[test]
 fn changes_that_are_left_out_are_said() {
     let environment = one_environment();
@@ -139,7 +140,7 @@ fn changes_that_are_left_out_are_said() {
     assert!(notes.len() == 1 && notes[0].as_str().unwrap().contains("uncommitted"), "{}", answered.shown());
 }
 
-/// Kinds of events that nobody knows and lines that are none are counted, and change nothing.
+/// guard must count events of unknown types and lines that are not JSON, and must otherwise ignore them.
 #[test]
 fn what_nobody_knows() {
     let environment = one_environment();
@@ -159,7 +160,7 @@ fn what_nobody_knows() {
     assert_eq!(other["data"]["x"], json!([1]));
 }
 
-/// The highest use of memory of a process and its children, in KiB.
+/// Returns the peak memory of a process or of any guard process below it, in KiB.
 fn highest(pid: u32) -> u64 {
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     let children = read(format!("/proc/{pid}/task/{pid}/children"));
@@ -168,7 +169,7 @@ fn highest(pid: u32) -> u64 {
     guards.filter(is_guard).map(highest).max().unwrap_or_default().max(peak_memory(pid))
 }
 
-/// A hundred megabytes: as one line, as many, and beside the stream.
+/// An agent prints 100 MB as one line, as many lines, or on standard error. guard's memory must stay small.
 #[test]
 fn a_flood_in_little_memory() {
     let environment = one_environment();
@@ -230,7 +231,8 @@ fn a_cli_that_hangs() {
     assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
 }
 
-/// More memory than the policy allows, where the machine can hold it to that.
+/// The cgroup kills an agent that uses more memory than the policy allows, and the result must say so. Skipped if this
+/// machine cannot limit memory.
 #[test]
 fn a_cli_that_is_killed_for_memory() {
     let environment = one_environment();
@@ -255,7 +257,7 @@ fn a_cli_that_is_killed_for_memory() {
     }
 }
 
-/// A package of this version, with a program that answers.
+/// Makes a package of this version, whose program prints a successful answer.
 fn package(environment: &TestEnvironment, version: &str) -> PathBuf {
     let folder = environment.directory.join(format!("package-{version}"));
     script(&folder.join("bundle/gemini"), &format!("echo '{INIT}'; echo '{DONE}'"));
@@ -264,7 +266,8 @@ fn package(environment: &TestEnvironment, version: &str) -> PathBuf {
     folder.join("bundle/gemini")
 }
 
-/// The version is read from the package: what is too old is not started, what is newer than any that was tried is.
+/// guard reads the CLI's version from its package. It must refuse a version that is too old, and start one that is
+/// newer than any tested one.
 #[test]
 fn versions() {
     let environment = one_environment();
@@ -295,7 +298,7 @@ fn versions() {
     assert!(new.events.iter().any(|event| event["event_type"] == "exec.note"));
 }
 
-/// Each try is written down, and the time between them grows.
+/// The result must list each attempt, and each pause between attempts must be longer than the one before.
 #[test]
 fn tries_and_their_pauses() {
     let environment = one_environment();
@@ -314,7 +317,7 @@ fn tries_and_their_pauses() {
     assert_eq!(pauses, [500, 1000, 2000], "{}", answered.shown());
 }
 
-/// What an attempt has made is not done a second time, and the result says that this is why.
+/// guard must not retry after an attempt that left changes, and the result must give this as the reason.
 #[test]
 fn work_that_was_left_is_not_done_twice() {
     let environment = one_environment();

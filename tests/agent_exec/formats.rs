@@ -1,4 +1,4 @@
-//! The three ways in which the CLI prints what it does: whichever it is, the result says the same.
+//! Runs the Gemini CLI with each of its three output formats. The result must be the same for all of them.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,8 @@ fn failing(status: u16, reason: &str, message: &str) -> Turn {
     Turn::Fails(status, json!({ "error": { "code": status, "message": message, "status": reason } }))
 }
 
-/// Only the words after the last tool are the answer; in plain text nothing tells them apart.
+/// The answer must be only the text after the last tool call. In the format `text` nothing marks the tool calls, so the
+/// answer is all text.
 #[test]
 fn an_answer_in_every_format() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -43,7 +44,8 @@ fn an_answer_in_every_format() {
     }
 }
 
-/// In `json` the error is elsewhere than an answer would be, in `text` the code says nothing.
+/// A failure must have the same error kind in every format, although `json` reports the error in another field than the
+/// answer, and the exit code in `text` is not specific.
 #[test]
 fn a_failure_in_every_format() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -78,7 +80,8 @@ fn a_failure_in_every_format() {
     }
 }
 
-/// A session goes on in `json`, which says whose it is; in `text`, which does not, it cannot be asked for.
+/// A session continues in the format `json`, which prints the session id. guard must reject a session id with the
+/// format `text`, which does not.
 #[test]
 fn sessions_need_a_format_that_names_them() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -100,7 +103,8 @@ fn sessions_need_a_format_that_names_them() {
     assert!(body.contains("say a word") && body.contains("The word is plum."), "{body}");
 }
 
-/// What is asked for by the name of its program needs no name of an agent, and models have the API's names.
+/// A request that names the agent's program needs no `agent` field, and guard must translate short model names to those
+/// of the API.
 #[test]
 fn programs_and_models_by_their_usual_names() {
     let Some(gemini) = Gemini::installed() else { return };

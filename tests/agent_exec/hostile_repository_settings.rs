@@ -1,5 +1,6 @@
-//! A repository that wants to steer the agent that works in it: its settings, hooks, servers, variables, commands, skills,
-//! prompts. What is planted lies in `fixtures/hostile_repository_settings/`; whether it works is seen from outside.
+//! A repository tries to control the agent that works in it by settings, hooks, servers, variables, commands, skills
+//! and prompts. Its files are in `fixtures/hostile_repository_settings/`. The tests check from outside whether they had
+//! an effect.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Part, Turn};
 use crate::support::{Scratch, TestEnvironment, in_two_environments, one_environment, run_tool};
 
-/// What planted things would make.
+/// The files that the repository's settings create if they take effect.
 const MADE: [&str; 7] = [
     "made-by-hook",
     "made-by-server",
@@ -22,11 +23,11 @@ const MADE: [&str; 7] = [
     "made-by-node",
 ];
 
-/// What they would tell the model.
+/// The texts that the repository's settings send to the model if they take effect.
 const TOLD: [&str; 4] =
     ["steered by a system prompt", "steered by a context file", "planted-skill", "steered by a command"];
 
-/// A copy of a planted repository, whose things lead to this server.
+/// Copies a hostile repository into the working directory, and fills in the address of its server.
 fn plant(environment: &TestEnvironment, name: &str, server: &str) -> PathBuf {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hostile_repository_settings").join(name);
     let folder = environment.directory.join(name);
@@ -53,7 +54,7 @@ fn made(folder: &Path) -> Vec<&'static str> {
     MADE.into_iter().filter(|name| folder.join(name).exists()).collect()
 }
 
-/// What an API was told: whole bodies, and the headers that were planted.
+/// Returns which of the repository's texts and headers the API received.
 fn told(api: &Api) -> Vec<&'static str> {
     let questions = api.questions();
     let says = |words: &str| questions.iter().any(|question| question.json().to_string().contains(words));
@@ -65,7 +66,7 @@ fn turns() -> Vec<Turn> {
     vec![Turn::shell("node -e 0; true"), Turn::text("Fine.")]
 }
 
-/// The CLI as people start it, in a directory that they trust: with its key, and without anything of guard's.
+/// Returns the CLI as a user starts it without guard, with the key, in a directory that the user trusts.
 fn plain(gemini: &Gemini, environment: &TestEnvironment, folder: &Path, prompt: &str) -> Command {
     let home = environment.temporary_directory().join("home");
     std::fs::create_dir_all(home.join(".gemini")).unwrap();
@@ -87,7 +88,7 @@ fn plain(gemini: &Gemini, environment: &TestEnvironment, folder: &Path, prompt: 
     command
 }
 
-/// The planted things do work: this is what the other tests are about.
+/// Without guard, every hostile setting must take effect. This proves that the tests below test something.
 #[test]
 fn a_cli_that_nobody_guards_is_steered() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -114,7 +115,8 @@ fn a_cli_that_nobody_guards_is_steered() {
     assert!(!thief.server.requests().is_empty(), "{outcome:?}");
 }
 
-/// None of it does with guard; and what looks like a command arrives as what it is: words.
+/// Under guard, no hostile setting may take effect, and a prompt that looks like a CLI command must reach the model as
+/// text.
 #[test]
 fn a_guarded_cli_is_not() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -139,7 +141,7 @@ fn a_guarded_cli_is_not() {
     });
 }
 
-/// What the user's message was, as the model got it.
+/// Returns the user's message as the model received it.
 fn said(api: &Api) -> String {
     let body = api.questions()[0].json();
     let parts = body["contents"].as_array().unwrap().iter().filter_map(|content| content["parts"].as_array());
@@ -147,7 +149,8 @@ fn said(api: &Api) -> String {
     texts.last().and_then(|text| text.as_str()).unwrap_or_default().to_string()
 }
 
-/// Should a release read the repository's variables in spite of its settings, they find every one of its own set.
+/// guard sets every variable that a repository could set for the CLI. A CLI release that reads the repository's
+/// variables despite its settings must therefore ignore them.
 #[test]
 fn variables_that_are_set_are_the_second_wall() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -180,8 +183,8 @@ fn variables_that_are_set_are_the_second_wall() {
     }
 }
 
-/// `@file` in a prompt would put that file into it. It stays words: the CLI looks for the file from `/` on, which no run
-/// may list; the agent reads it with its own tool where it wants to.
+/// The CLI replaces `@file` in a prompt with the content of that file. Under guard the text must stay as it is: the CLI
+/// searches from `/`, which no run may list. The agent can still read the file with its own tool.
 #[test]
 fn a_file_that_a_prompt_names_stays_a_name() {
     let Some(gemini) = Gemini::installed() else { return };

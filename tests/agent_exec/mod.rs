@@ -1,4 +1,4 @@
-//! Agents as functions: the real CLIs by `guard exec`, with APIs that say what a test wrote down.
+//! Tests `guard exec` with the real agent CLIs and scripted APIs.
 
 pub(crate) mod agents;
 mod api_failures;
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use crate::egress::gemini::Gemini;
 use crate::support::{TestEnvironment, guard_program};
 
-/// What `guard exec` made of a request.
+/// The exit code, the events and the result of one `guard exec`.
 pub(crate) struct Answered {
     pub(crate) code: i32,
     pub(crate) events: Vec<Value>,
@@ -45,7 +45,7 @@ impl Answered {
     }
 }
 
-/// A request for the installed CLI.
+/// Returns a request for the installed Gemini CLI.
 pub(crate) fn request(gemini: &Gemini, environment: &TestEnvironment, prompt: &str, more: &Value) -> Value {
     let mut request = json!({
         "agent": "gemini", "command": [gemini.program()], "prompt": prompt, "cd": environment.directory, "model": "gemini-2.5-flash",
@@ -56,12 +56,12 @@ pub(crate) fn request(gemini: &Gemini, environment: &TestEnvironment, prompt: &s
     request
 }
 
-/// Hands a request to `guard exec`, with the API as the user's own environment says it is.
+/// Sends a request to `guard exec`. The user's variables set the key and the address of the API.
 pub(crate) fn exec(environment: &TestEnvironment, url: &str, request: &Value) -> Answered {
     exec_with(environment, &[("GEMINI_API_KEY", "the-key"), ("GOOGLE_GEMINI_BASE_URL", url)], request)
 }
 
-/// The same, with these variables of the user.
+/// Sends a request to `guard exec` with these variables of the user.
 pub(crate) fn exec_with(
     environment: &TestEnvironment,
     variables: &[(&str, &str)],
@@ -75,7 +75,7 @@ pub(crate) fn exec_with(
     answered(&child.wait_with_output().unwrap())
 }
 
-/// What `guard exec` printed: every line as it is promised.
+/// Parses the output of `guard exec`, and checks every line against its published schema.
 pub(crate) fn answered(output: &Output) -> Answered {
     let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let mut events: Vec<Value> = lines.map(|line| serde_json::from_slice(line).unwrap()).collect();
@@ -97,7 +97,7 @@ fn fits(schema: &jsonschema::Validator, value: &Value) {
     assert!(problems.is_empty(), "{}\n{value:#}", problems.join("\n"));
 }
 
-/// Insists that this is an event as the published schema has it.
+/// Fails unless the value matches the published schema of an event.
 pub(crate) fn is_event(value: &Value) {
     static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| schema("exec-event.schema.json"));
     fits(&SCHEMA, value);
@@ -105,7 +105,7 @@ pub(crate) fn is_event(value: &Value) {
     assert!(time.parse::<jiff::Timestamp>().is_ok() && time.ends_with('Z'), "{time}");
 }
 
-/// Insists that this is a result as the published schema has it.
+/// Fails unless the value matches the published schema of a result.
 pub(crate) fn is_result(value: &Value) {
     static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| schema("exec-result.schema.json"));
     fits(&SCHEMA, value);

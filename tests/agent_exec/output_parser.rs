@@ -1,4 +1,4 @@
-//! What is read of a CLI's output, in each of its formats. The constants are also where the fuzzer begins.
+//! Tests the parsers for each output format of a CLI. The constants are also the seeds of the fuzzer.
 
 use guard::agent::{AgentEvent, Conclusion, Ending, OutputFormat, OutputParser, Wait, named};
 use guard::outcome::ErrorKind;
@@ -156,7 +156,7 @@ fn the_words_of_a_failure_beat_what_was_said_on_the_way() {
     assert_eq!(kind(&end), "turn_limit");
 }
 
-/// Reads a text whole, and in pieces.
+/// Parses a text twice: whole, and cut into pieces.
 fn both(
     format: OutputFormat,
     text: &str,
@@ -195,7 +195,7 @@ proptest::proptest! {
         assert_eq!(whole, pieces);
     }
 
-    /// Nothing is a success that does not end with the words for it.
+    /// The parser must not report a success unless the output contains a success result.
     #[test]
     fn noise_is_no_success(noise in "([ -~\\n]|\\{\\n|\\}\\n|\"status\":\"success\"){0,80}") {
         for format in [OutputFormat::StreamJson, OutputFormat::Json] {

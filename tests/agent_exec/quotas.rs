@@ -1,4 +1,5 @@
-//! A quota that is used up: whether it is waited for, and what the result says of it. The words are the real CLI's.
+//! The API reports an exhausted quota with the real CLI's messages. The tests check whether guard waits and retries,
+//! and what the result says.
 
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ fn violated(id: &str) -> Value {
     json!({ "@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{ "quotaId": id }] })
 }
 
-/// The first answer is the quota's; a second would be a success.
+/// Sends a request to an API whose first answer is this quota error and whose second answer is a success.
 fn ask(turn: Turn, more: &Value) -> Option<Answered> {
     let gemini = Gemini::installed()?;
     let environment = one_environment();
@@ -33,7 +34,7 @@ fn ask(turn: Turn, more: &Value) -> Option<Answered> {
     Some(exec(&environment, &api.server.url(""), &asked))
 }
 
-/// Without a time, and with a short one.
+/// guard must wait and retry if the API names no time or a short one.
 #[test]
 fn a_short_wait_is_waited() {
     const WORDS: &str = "You exceeded your current quota.";
@@ -52,7 +53,7 @@ fn a_short_wait_is_waited() {
     }
 }
 
-/// A time that is longer than any retry waits: told, and not tried.
+/// If the API names a longer time than any retry waits, guard must report that time and must not retry.
 #[test]
 fn a_long_wait_is_told() {
     const WORDS: &str = "You exceeded your current quota, please check your plan and billing details.";
@@ -83,7 +84,7 @@ fn a_long_wait_is_told() {
     }
 }
 
-/// A day's quota, whatever time is said with it.
+/// guard must not retry after an exhausted daily quota, whatever waiting time the API names.
 #[test]
 fn a_days_quota_is_told() {
     let details = json!([violated("GenerateRequestsPerDayPerProjectPerModel-FreeTier"), retry_info("1s")]);

@@ -1,11 +1,11 @@
-//! What is tried again, and what is not.
+//! Tests after which failures guard retries.
 
 use serde_json::{Value, json};
 
 use super::{Answered, exec, scripted};
 use crate::support::{TestEnvironment, in_two_environments, one_environment};
 
-/// An agent that does something and then fails in a way that may pass.
+/// Runs an agent that executes this script and then fails with an error that may be temporary.
 fn failing(environment: &TestEnvironment, folder: &str, script: &str, more: &Value) -> Answered {
     let agent = scripted::agent(
         environment,
@@ -47,7 +47,8 @@ fn every_attempt_is_written_down() {
     assert_eq!(answered.result["run_id"], attempts[2]["run_id"]);
 }
 
-/// A second attempt could undo or double what the first one did: it is not made, and that is told.
+/// guard must not retry after an attempt that left changes, because a second attempt could undo or duplicate them. The
+/// result must say so.
 #[test]
 fn an_attempt_that_left_work_is_not_repeated() {
     in_two_environments(|environment| {

@@ -1,4 +1,4 @@
-//! An agent that does what its prompt says, word for word: a shell script that speaks like the Gemini CLI.
+//! A scripted agent: a shell script that runs its prompt as a command and prints what the Gemini CLI would print.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Answered, exec};
 use crate::support::{TestEnvironment, make_program};
 
-/// Prints the session it was given, runs its prompt, says what that printed, and succeeds.
+/// Prints the session id it got, runs its prompt, reports the output as the answer, and succeeds.
 const SCRIPT: &str = r#"#!/bin/bash
 for word in "$@"; do
   case "$before" in --session-id | --resume) session=$word ;; esac
@@ -30,7 +30,7 @@ pub(crate) fn agent(environment: &TestEnvironment, folder: &str, script: &str) -
     program
 }
 
-/// A policy with or without namespaces, as this environment has them.
+/// Writes a policy that requires namespaces or switches them off, as the environment says.
 pub(crate) fn policy(environment: &TestEnvironment) -> PathBuf {
     let namespaces = if environment.namespaces { "require" } else { "off" };
     let path = environment.directory.with_file_name("policy.toml");
@@ -41,7 +41,7 @@ pub(crate) fn policy(environment: &TestEnvironment) -> PathBuf {
     path
 }
 
-/// A request for the agent that does what it is told.
+/// Returns a request for the scripted agent.
 pub(crate) fn request(environment: &TestEnvironment, prompt: &str, more: &Value) -> Value {
     let mut request = json!({
         "agent": "gemini", "command": [agent(environment, "scripted", SCRIPT)], "prompt": prompt, "cd": environment.directory,
@@ -53,7 +53,7 @@ pub(crate) fn request(environment: &TestEnvironment, prompt: &str, more: &Value)
     request
 }
 
-/// Tells the agent to do something.
+/// Runs the scripted agent with this command as its prompt.
 pub(crate) fn tell(environment: &TestEnvironment, prompt: &str, more: &Value) -> Answered {
     exec(environment, "http://127.0.0.1:1", &request(environment, prompt, more))
 }

@@ -1,4 +1,4 @@
-//! Conversations.
+//! Tests conversations: several requests that share a session id.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -50,14 +50,15 @@ fn a_session_that_is_not_there_is_said_to_be_lost() {
     assert!(api.server.requests().is_empty());
 }
 
-/// A repository with a directory `a/b` in it, its owner's other worktree with the same, and a conversation in the directory.
+/// A repository with the directory `a/b`, the user's other worktree with the same directory, and a conversation in
+/// `a/b`.
 struct SessionFixture<'w> {
     environment: &'w TestEnvironment,
     cd: String,
     session: String,
 }
 
-/// What must not change: where everybody's branches are, what lies in everybody's worktrees.
+/// Prints what a session must not change: the tips of the user's branches, and the files in the user's worktrees.
 const WITNESS: &str = "git -C repository for-each-ref --format='%(refname) %(objectname)' refs/heads/main refs/heads/task/work refs/heads/mine; \
     for place in repository project; do (cd $place && git symbolic-ref HEAD && git status --porcelain && find . -path ./.git -prune -o -print | LC_ALL=C sort); done";
 
@@ -65,7 +66,7 @@ const PREPARE: &str = "cd repository && git config user.name n && git config use
     && mkdir -p a/b && echo one > a/b/file && git add a && git commit -qm folder && cd ../project && git merge -q --ff-only main";
 
 impl<'w> SessionFixture<'w> {
-    /// After a first turn in which the agent did this in `a/b` of its worktree.
+    /// Starts a conversation. In its first turn the agent runs this command in `a/b` of its worktree.
     fn after(environment: &'w TestEnvironment, first: &str) -> Self {
         let cd = format!("{}/a/b", environment.directory.with_file_name("repository").display());
         let prompt = format!("echo work > made; {{ {first}; }} && echo done");
@@ -81,15 +82,15 @@ impl<'w> SessionFixture<'w> {
         scripted::tell(self.environment, prompt, &json!({ "cd": self.cd, "SESSION_ID": self.session }))
     }
 
-    /// Where its work is.
+    /// Returns the worktree of the conversation.
     fn worktree(&self) -> String {
         let name = format!("repository-session-{}", &self.session[self.session.len() - 12..]);
         self.environment.directory.with_file_name(".worktrees").join(name).to_string_lossy().into_owned()
     }
 }
 
-/// An agent cannot lead the next turn of its conversation elsewhere by what it leaves in its worktree: not into another
-/// worktree, not into the user's own, not onto their branches.
+/// An agent replaces a directory in its worktree by a link. The next turn must not work in another worktree, in the
+/// user's own worktree, or on the user's branches.
 #[test]
 fn a_folder_that_became_a_link_leads_nowhere() {
     in_two_environments(|environment| {
@@ -131,10 +132,11 @@ fn a_folder_that_became_a_link_leads_nowhere() {
     });
 }
 
-/// Something that is done to a conversation's worktree from outside, as a script.
+/// Returns a script that changes a conversation's worktree from outside.
 type Change = fn(&SessionFixture<'_>) -> String;
 
-/// What the user does with a worktree is theirs to do; the conversation is lost then, and never goes on in something else.
+/// If the user removes, moves or replaces the worktree of a conversation, the next turn must fail with `session_lost`,
+/// and must not continue elsewhere.
 #[test]
 fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
     in_two_environments(|environment| {
@@ -168,7 +170,8 @@ fn a_worktree_that_is_not_what_it_was_is_a_lost_session() {
     });
 }
 
-/// The directory of the conversation is another one now.
+/// If another repository or a link takes the place of the conversation's directory, the next turn must fail with
+/// `session_lost`.
 #[test]
 fn a_folder_that_is_another_has_no_session() {
     let environment = one_environment();
@@ -186,7 +189,8 @@ fn a_folder_that_is_another_has_no_session() {
     }
 }
 
-/// Work, files of the home and the branch are there in the next turn; a directory with nothing new in it is made anew.
+/// The next turn must find the agent's files, the kept part of its home and its branch. guard makes a worktree without
+/// changes anew.
 #[test]
 fn a_turn_finds_what_the_last_one_left() {
     in_two_environments(|environment| {
@@ -219,7 +223,8 @@ fn a_turn_finds_what_the_last_one_left() {
     });
 }
 
-/// An agent that calls its session something else: the result has guard's own id, and the next turn is not taken for it.
+/// An agent reports a session id of its own. The result must have guard's id, and the next turn must fail with
+/// `session_lost`, because guard has no session of the agent to continue.
 #[test]
 fn the_id_of_a_session_is_guards_own() {
     let environment = one_environment();
@@ -246,7 +251,8 @@ fn started(environment: &TestEnvironment, asked: &Value) -> std::process::Child 
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// One request at a time; and one whose guard was killed in the middle leaves a conversation that goes on.
+/// A session accepts one request at a time. When guard is killed during a request, the next request must continue the
+/// conversation.
 #[test]
 fn a_session_is_busy_and_survives_its_guard() {
     let environment = one_environment();

@@ -1,4 +1,5 @@
-//! The executor as a library: events while it runs, one result, and an end for everything when nobody wants it any more.
+//! Uses the executor as a library: it must send events while the agent runs, return one result, and end everything when
+//! the caller drops it.
 
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::support::{
     marked_processes, one_environment, unique_mark, wait_until,
 };
 
-/// An executor that starts guard as the user of this environment, with its state directory.
+/// Returns an executor that starts guard as the user of this environment, with the environment's state directory.
 fn executor(environment: &TestEnvironment) -> Executor {
     let folder = environment.directory.with_file_name("library");
     std::fs::create_dir_all(&folder).unwrap();
@@ -41,7 +42,7 @@ fn request(environment: &TestEnvironment, prompt: &str) -> ExecRequest {
     ExecRequest::from_json(&asked.to_string()).unwrap()
 }
 
-/// A program that prints lines as the CLI does.
+/// Returns a request whose agent is this script; the script prints lines as the CLI does.
 fn printing(environment: &TestEnvironment, script: &str) -> ExecRequest {
     let script = format!("#!/bin/sh\n{script}\necho '{{\"type\":\"result\",\"status\":\"success\"}}'\n");
     let program: PathBuf = scripted::agent(environment, "printing", &script);
@@ -98,7 +99,7 @@ fn events_come_while_it_runs_and_the_result_in_the_end() {
     is_result(&last.data);
 }
 
-/// What an agent leaves running: a daemon, something that does not want to end, a child of a child.
+/// Returns a script that starts a daemon, a process that ignores signals, and a grandchild that does.
 fn stubborn(mark: &str) -> String {
     format!(
         "(setsid env {mark} sleep 600 &); nohup setsid env {mark} bash -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' > /dev/null 2>&1 & \
@@ -125,7 +126,7 @@ fn dropping_it_ends_everything() {
     });
 }
 
-/// Whether any process was started with a path below a directory among its words.
+/// Returns true if any process has a path below the directory in its arguments.
 fn is_anybody_there(folder: &Path) -> bool {
     let needle = folder.to_string_lossy().into_owned();
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
@@ -169,7 +170,8 @@ fn one_that_is_dropped_or_cancelled_at_once_leaves_nothing() {
     }
 }
 
-/// Nobody reads: the agent does not wait, what finds no room is counted, and the result is whole.
+/// If the caller does not read events, the agent must not wait, guard must count the events it drops, and the result
+/// must be complete.
 #[test]
 fn a_slow_reader_slows_nobody() {
     const LINES: u64 = 20_000;

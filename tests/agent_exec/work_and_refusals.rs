@@ -7,7 +7,7 @@ use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Turn};
 use crate::support::{in_two_environments, one_environment};
 
-/// Edits, tests and commits in a worktree of its own; the branch is there afterwards.
+/// The agent edits, tests and commits in its own worktree. Its branch must exist after the run.
 #[test]
 fn it_edits_tests_and_commits() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -64,7 +64,8 @@ fn it_edits_tests_and_commits() {
     });
 }
 
-/// A prompt that is longer than a command line's words, and one that looks like an option.
+/// A prompt that is too long for a command line, and prompts that look like options or shell syntax, must reach the
+/// model unchanged.
 #[test]
 fn odd_prompts_arrive() {
     let Some(gemini) = Gemini::installed() else { return };

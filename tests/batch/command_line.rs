@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::UserShell;
 
-/// The batch of the documentation, word for word.
+/// The example batch of the documentation, unchanged.
 pub(super) const EXAMPLE: &str = r#"[
   {"task_id": "task_123", "type": "query_coverage", "parameters": {"scope": "all", "format": "minizinc_dzn"}},
   {"task_id": "task_124", "type": "propose_test", "parameters": {"target_cpp_file": "lib/parser.cpp",
@@ -27,7 +27,7 @@ pub(super) fn submit(user: &UserShell, tasks: &str, options: &str) -> Value {
     parse(&user.types(&format!("guard batch submit {options} ~/tasks.json")))
 }
 
-/// Polls until the batch has ended.
+/// Polls until the batch has ended. Returns the last response.
 pub(super) fn poll_to_the_end(user: &UserShell, first: &Value) -> Value {
     let id = first["response_id"].as_str().unwrap();
     for _ in 0..10 {
@@ -277,7 +277,8 @@ type = "integer"
     user.sees_with_code("guard batch types", 2, &["count_lines.toml", "correct the file"]);
 }
 
-/// A directory that an agent replaced by a link between submission and start leads no task elsewhere.
+/// An agent replaces a task's directory by a link between submission and start. The task must fail, and must not work
+/// at the target of the link.
 #[test]
 fn a_task_does_not_follow_a_link_that_was_put_in_place_of_its_directory() {
     let user = UserShell::new("batch-link");

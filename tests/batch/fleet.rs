@@ -1,4 +1,5 @@
-//! Several workers on one PostgreSQL database: one is killed again and again, and every task is completed once.
+//! Several workers share one PostgreSQL database while the test kills one of them again and again. Each task must be
+//! completed exactly once.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};

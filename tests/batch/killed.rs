@@ -1,4 +1,4 @@
-//! Workers and submitters are killed at any moment: nothing is lost, and nothing is completed twice.
+//! Kills workers and submitters at any moment. No task may be lost or completed twice.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;

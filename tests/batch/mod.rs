@@ -1,4 +1,4 @@
-//! Batches: what a program submits, what it gets when it polls, and the queue in both stores.
+//! Tests batches: what a client submits, what it receives when it polls, and the queue in both stores.
 
 mod command_line;
 mod faults;

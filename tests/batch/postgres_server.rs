@@ -1,4 +1,4 @@
-//! The queue in PostgreSQL when the server restarts, is stopped, or cannot be used.
+//! Tests the PostgreSQL queue while the server restarts, is stopped, or rejects the client.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

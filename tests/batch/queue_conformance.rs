@@ -1,4 +1,4 @@
-//! What every store of the queue must do: the same cases against SQLite and against PostgreSQL.
+//! Runs the same cases against both stores of the queue, SQLite and PostgreSQL. Both must behave alike.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use serde_json::{Map, Value, json};
 
 use crate::support::{Random, Scratch, shared_postgres, wait_until};
 
-/// Longer than any test.
+/// A lease that does not expire during a test.
 const LONG: Duration = Duration::from_secs(600);
-/// Short enough to wait for, and longer than a pause between two calls.
+/// A lease that expires soon, but not between two calls.
 const SHORT: Duration = Duration::from_millis(400);
 
-/// An empty queue, which several connections can use.
+/// An empty queue that several connections can open.
 pub(super) struct Store {
     scratch: Scratch,
     address: Option<String>,
@@ -41,7 +41,7 @@ impl Store {
     }
 }
 
-/// One test for each case and store.
+/// Generates one test for each case and each store.
 macro_rules! conformance {
     ($($case:ident)*) => {
         mod sqlite {
@@ -983,7 +983,7 @@ fn waiting_ends_when_another_connection_changes_the_queue(store: &Store) {
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 }
 
-/// Does something with the queue that another connection may be doing too.
+/// Executes a random operation on the queue while other connections do the same.
 fn do_anything(queue: &mut dyn Queue, random: &mut Random, name: &str) {
     let some_batch = |queue: &mut dyn Queue, random: &mut Random| {
         let batches = queue.batches(30).unwrap();

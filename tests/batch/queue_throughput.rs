@@ -1,5 +1,5 @@
-//! What the queue costs: `cargo test --release --test guard queue_throughput -- --ignored --nocapture --test-threads 1`.
-//! Prints numbers and judges nothing: a loaded machine is no bug.
+//! Measures the queue: `cargo test --release --test guard queue_throughput -- --ignored --nocapture --test-threads 1`.
+//! It prints figures and never fails, because a loaded machine is not a bug.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn fill(queue: &mut dyn Queue, batch: &str, count: usize) -> Duration {
     start.elapsed()
 }
 
-/// Claims and finishes until the queue is empty, each time as many tasks as `most`.
+/// Claims and finishes up to `most` tasks at a time until the queue is empty. Returns the number of tasks.
 fn drain(store: &Store, most: usize) -> usize {
     let queue = &mut *store.open();
     let mut count = 0;

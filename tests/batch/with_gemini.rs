@@ -1,4 +1,4 @@
-//! The example batch with the real Gemini CLI, on a scripted API.
+//! Runs the example batch with the real Gemini CLI and a scripted API.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! `guard check` as a program: exit codes, text, JSON, streams.
+//! Tests `guard check` as a program: exit codes, text, JSON and streams.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStringExt;

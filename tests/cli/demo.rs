@@ -1,4 +1,4 @@
-//! `guard demo`, and the recordings of it in the documents.
+//! Tests `guard demo`. Its output must match the recordings in the documents.
 
 use crate::docs::{blocks, output_fits};
 use crate::support::{Scratch, guard, skip_unsupported, text};
@@ -15,7 +15,7 @@ fn demo(extra: &[&str]) -> (bool, String) {
     (output.status.success(), text(&output) + &String::from_utf8_lossy(&output.stderr))
 }
 
-/// The code block of a document that begins with the demo's first line.
+/// Returns the code block of a document that begins with the first line of the demo.
 fn recording(file: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let blocks = blocks(&std::fs::read_to_string(path).unwrap());
@@ -23,8 +23,8 @@ fn recording(file: &str) -> String {
     recording.unwrap_or_else(|| panic!("{file} has no recording of the demo")).text.trim_end().to_string()
 }
 
-/// What the agent says, what is told of it, and the rest: each in its order. On a busy machine the two tellers may be heard
-/// in another order than they spoke.
+/// Splits the demo's output into the agent's lines, guard's lines about the agent, and the rest. On a busy machine
+/// these three can be interleaved differently, so the tests compare each by itself.
 fn in_parts(text: &str) -> [Vec<&str>; 3] {
     let starts = |line: &&str, with: &[&str]| with.iter().any(|start| line.starts_with(start));
     let (agent, told) = (["  |  "].as_slice(), ["  +  ", "  x  ", "  <  "].as_slice());

@@ -1,4 +1,4 @@
-//! What a person does after a run: learns why something was refused, and allows it for a run, a project or all runs.
+//! After a run, a user asks why guard refused a command, and allows it for one run, for a project or for all runs.
 
 use crate::support::UserShell;
 

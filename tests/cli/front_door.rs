@@ -1,5 +1,5 @@
-//! The documents' command lines for agents, typed by somebody who has installed guard and an agent and has done nothing else: an empty
-//! home, a repository of their own, and a PATH with what they installed.
+//! Runs the command lines that the documents give for agents. The user has installed guard and an agent and nothing
+//! else: the home is empty, the repository is the user's, and PATH has the installed programs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Turn};
 use crate::support::{RunOutcome, TestEnvironment, guard_program, in_two_environments, one_environment};
 
-/// Command lines of the README and the book that hold all of these words, each once, without the comment behind them.
+/// Returns each command line of the README and the book that contains all of these words, without its trailing comment.
 fn documented_lines(words: &[&str]) -> Vec<String> {
     let mut lines = BTreeSet::new();
     for page in readme_and_pages() {
@@ -30,10 +30,10 @@ fn documented_lines(words: &[&str]) -> Vec<String> {
     lines.into_iter().collect()
 }
 
-/// Their key.
+/// The API key of the new user.
 const KEY: &str = "the newcomer's key";
 
-/// Somebody who has just installed guard.
+/// A user who has just installed guard.
 struct Newcomer<'w> {
     environment: &'w TestEnvironment,
     home: PathBuf,
@@ -51,13 +51,14 @@ impl<'w> Newcomer<'w> {
         Self { environment, home, app }
     }
 
-    /// A line typed at a shell in the repository, with an API at this address and a key for it.
+    /// Runs a line in a shell in the repository. If an address is given, the user's variables set it and a key for the
+    /// API.
     fn types(&self, line: &str, api: Option<&str>) -> RunOutcome {
         let variables = api.map(|api| [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", api)]);
         self.types_with(line, &Gemini::folder(), variables.iter().flatten().copied())
     }
 
-    /// The same with another agent installed, and other variables.
+    /// Runs a line in a shell in the repository, with the tools in this directory and these variables.
     fn types_with<'v>(
         &self,
         line: &str,
@@ -83,13 +84,13 @@ impl<'w> Newcomer<'w> {
         self.environment.run_to_end(shell, b"")
     }
 
-    /// What git says of the repository.
+    /// Returns the output of git in the repository.
     fn git(&self, arguments: &str) -> String {
         self.environment.run_outside(&format!("git -C app {arguments}"))
     }
 }
 
-/// Without namespaces the option has to be added; otherwise the line is typed as it stands.
+/// Adds the option that switches namespaces off if the environment has none; otherwise returns the line unchanged.
 fn for_environment(environment: &TestEnvironment, line: &str) -> String {
     if environment.namespaces {
         line.to_string()
@@ -234,7 +235,8 @@ fn a_missing_key_is_said_before_anything_starts() {
     );
 }
 
-/// The documents' line for an agent, as root and as a user: it edits, runs the tests, commits, and is refused and told why.
+/// Runs the documented line for an agent, as root and as an ordinary user. The agent must edit, run the tests and
+/// commit, and must be told why guard refused a command.
 fn works_first_time(cli: &Cli, words: &[&str]) {
     let Some(program) = cli.program() else { return };
     let tools = program.ancestors().nth(3).unwrap();
@@ -285,7 +287,7 @@ fn the_readmes_command_for_codex_works() {
     works_first_time(&CODEX, &["guard run", "-- codex exec"]);
 }
 
-/// A Claude subscription as Claude Code itself keeps it, with two tokens of this name.
+/// Returns the credentials of a Claude subscription, in the format of Claude Code, with two tokens made of this word.
 fn claude_login(token: &str) -> String {
     let oauth = json!({
         "accessToken": format!("sk-ant-oat01-{token}"), "refreshToken": format!("sk-ant-ort01-{token}"),

@@ -1,4 +1,4 @@
-//! `guard doctor` and the result of a run tell which layer holds which boundary on this kernel.
+//! `guard doctor` and the result of a run must say which layer enforces which boundary on this kernel.
 
 use std::process::Command;
 

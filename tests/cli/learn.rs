@@ -1,4 +1,4 @@
-//! `guard learn`: what it writes lets the same command pass, and nothing else.
+//! Tests `guard learn`: the policy it writes must allow the observed command and nothing else.
 
 use guard::policy::{Action, PolicyDirs};
 
@@ -47,7 +47,8 @@ fn hosts_are_recorded_and_refused() {
     );
 }
 
-/// Builds and tests as people run them: compilers, scripts with an interpreter, shells behind shims.
+/// `guard learn` observes a real build and a real test run, which start compilers, interpreters and shells. Both must
+/// pass under the policies it writes.
 #[test]
 fn a_build_and_a_test_run_pass_with_what_was_learned_from_them() {
     let user = UserShell::new("learn-builds");
@@ -73,7 +74,7 @@ fn a_build_and_a_test_run_pass_with_what_was_learned_from_them() {
     }
 }
 
-/// The directory of a toolchain of whoever runs the tests.
+/// Returns a toolchain directory of the user who runs the tests.
 fn toolchain(variable: &str, below_home: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| format!("{}/{below_home}", std::env::var("HOME").unwrap()))
 }

@@ -1,4 +1,4 @@
-//! `guard log`, `replay`, `verify` and `runs` on transcripts whose every byte is known.
+//! Runs `guard log`, `replay`, `verify` and `runs` on transcripts whose every byte is fixed.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::support::{Scratch, guard, text};
 pub(super) const FIRST: &str = "0197f0a0-0000-7000-8000-00000000aaaa";
 const SECOND: &str = "0197f0a0-0000-7000-8000-00000000bbbb";
 
-/// A transcript with given times: (microseconds since 12:00, type, message, data).
+/// Writes a transcript with these events: (microseconds since 12:00, type, message, data).
 pub(super) fn transcript(
     state: &Scratch,
     run: &str,
@@ -82,7 +82,7 @@ fn run(state: &Scratch, args: &[&str]) -> Output {
     guard().env("XDG_STATE_HOME", &state.0).args(args).output().unwrap()
 }
 
-/// Everything somebody at the terminal would see.
+/// Returns everything that a user at the terminal would see: the command, its output and its exit code.
 pub(super) fn shown(state: &Scratch, args: &[&str]) -> String {
     let output = run(state, args);
     let errors = String::from_utf8(output.stderr.clone()).unwrap();

@@ -1,10 +1,11 @@
-//! The log of guard's own work: asked for, on standard error or in a file, and nowhere else.
+//! Tests guard's own log: guard must write it only on request, and only to standard error or to the given file.
 
 use std::path::Path;
 
 use crate::support::{TestEnvironment, guard_program, one_environment};
 
-/// What `guard run --json` prints is one line of JSON, whatever is logged.
+/// Runs a script by `guard run --json`. Fails unless standard output is one line of JSON, whatever guard logs. Returns
+/// both streams.
 fn outcome(
     environment: &TestEnvironment,
     options: &[&str],
@@ -81,7 +82,7 @@ fn a_branch_that_is_received_is_in_the_log() {
     );
 }
 
-/// Nothing in it is an agent's to shape, and nothing is a secret.
+/// guard must escape what an agent chose, and must not log a secret.
 #[test]
 fn the_log_is_escaped_and_holds_no_secrets() {
     let environment = one_environment();
@@ -104,7 +105,7 @@ fn the_log_is_escaped_and_holds_no_secrets() {
     assert!(log.lines().all(|line| starts_with_time(&line)), "{log}");
 }
 
-/// What runs inside logs nothing, whatever its variables say.
+/// Shims in a run must not log, even if the run's variables request a log.
 #[test]
 fn shims_do_not_log() {
     let environment = one_environment();
@@ -134,7 +135,7 @@ fn a_log_that_cannot_be_written_or_read_is_a_mistake_of_usage() {
     assert!(!environment.temporary_directory().join("elsewhere").exists());
 }
 
-/// `guard exec` reads what its attempts print: their log goes to the file.
+/// `guard exec` parses what its attempts print, so their log must go only to the file.
 #[test]
 fn attempts_of_exec_log_to_the_file_only() {
     let environment = one_environment();

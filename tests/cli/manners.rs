@@ -1,4 +1,4 @@
-//! The manners of the command line, as a user types it: times, help, colours, completions, manuals and topics.
+//! Tests the conventions of the command line: durations, help, colours, completions, manual pages and help topics.
 
 use crate::support::UserShell;
 

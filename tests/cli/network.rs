@@ -1,4 +1,4 @@
-//! What people are shown of the network: `guard check --connect`, `guard policy presets`, `guard log --network`.
+//! Tests what users see of the network: `guard check --connect`, `guard policy presets`, `guard log --network`.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ deny = ["bad.example.net:*"]
 resolve = { "pinned.example.org" = "10.9.9.9" }
 "#;
 
-/// `guard check --connect` for one target: what it prints, and how it ends.
+/// Returns the output and the exit code of `guard check --connect` for one target.
 fn connect(scratch: &Scratch, target: &str, options: &[&str]) -> String {
     let policy = scratch.0.join("hosts.toml");
     let mut command = guard();
@@ -88,7 +88,7 @@ fn check_connect_json() {
     insta::assert_snapshot!("check_connect_json", all.join("\n"));
 }
 
-/// Without a policy that names hosts there is nothing to reach, and that is what people are told.
+/// The built-in policies allow no host, so `guard check --connect` must refuse every target and name `network.default`.
 #[test]
 fn check_connect_with_built_in_policies() {
     for policy in crate::support::built_in() {

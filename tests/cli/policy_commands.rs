@@ -1,4 +1,4 @@
-//! `guard policy …` as a program.
+//! Tests the subcommands of `guard policy` as programs.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `guard run` in a repository: the worktree, the branch, and what is said about them.
+//! Tests `guard run` in a repository: the worktree, the branch, and the messages about them.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;

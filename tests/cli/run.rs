@@ -1,4 +1,4 @@
-//! `guard run` and `guard doctor` as a caller sees them: shapes, codes and messages.
+//! Tests `guard run` and `guard doctor` as a caller sees them: output formats, exit codes and messages.
 
 use std::process::{Command, Output};
 
@@ -93,7 +93,7 @@ fn failures_have_their_kind_and_code() {
     }
 }
 
-/// A misspelt option is told as one, and is not taken for the command.
+/// guard must report a misspelt option as an unknown option, and must not run it as the command.
 #[test]
 fn an_unknown_option_is_no_command() {
     let scratch = Scratch::new("run-unknown-option");
@@ -106,7 +106,8 @@ fn an_unknown_option_is_no_command() {
     assert_eq!(text(&output), "--polcy\n");
 }
 
-/// What is written to a run's own directory for temporary files goes with the run: nobody works there by mistake.
+/// A run has its own `/tmp`, which is removed with it. guard must therefore refuse `/tmp` as the working directory, so
+/// that no work is lost.
 #[test]
 fn a_directory_for_temporary_files_is_no_place_to_work() {
     let scratch = Scratch::new("run-temporary");
@@ -203,7 +204,8 @@ fn the_doctor_tells_text_and_json() {
     assert!(shown.contains("landlock") && shown.contains("strict"), "{shown}");
 }
 
-/// The kernel tells a server's own name by the words it was bound with, which are the supervisor's.
+/// A program in a run connects to its own Unix socket by the name that `getsockname` returns. That is the path by which
+/// the supervisor bound the socket, and the connection must succeed.
 #[test]
 fn a_unix_server_is_reached_by_the_name_the_kernel_tells() {
     // More of them than guard itself may have open files.

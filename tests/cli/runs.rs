@@ -1,4 +1,4 @@
-//! Runs as things: listing, naming, stopping, following and cleaning up.
+//! Tests the commands about runs: list, refer by name, stop, follow and clean up.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -228,8 +228,8 @@ fn old_runs_are_deleted_as_configured() {
     user.sees("guard run -- true", &["such as \"5m\""]);
 }
 
-/// The goal is 30 ms in a release build. The bound here is for a debug build on a busy machine, and fails if every run
-/// costs a process or the whole of a transcript.
+/// `guard runs` must list 1,000 runs quickly. The goal is 30 ms in a release build; the limit here allows a debug build
+/// on a busy machine, but no process per run and no reading of whole transcripts.
 #[test]
 fn a_thousand_runs_are_listed_quickly() {
     let state = Scratch::new("runs-thousand");

@@ -1,10 +1,10 @@
-//! What a person does with the work of a run: looks at it, takes it over, and brings back what was removed.
+//! A user inspects the work of a run, takes it over, and restores what was removed.
 
 use crate::support::UserShell;
 
 const README: &str = "one\ntwo\nthree\n";
 
-/// A run that commits one file, changes a tracked one, and creates another one.
+/// Starts a run that commits one file, changes a tracked file, and creates another file.
 fn run_with_work(user: &UserShell, name: &str) {
     user.types(&format!(
         "guard run -q --name {name} -- bash -c 'echo x > {name}-committed && git add . && git commit -qm \"Add {name}\" &&

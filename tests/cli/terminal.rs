@@ -1,4 +1,4 @@
-//! `guard run` at a real terminal: a shell in tmux, lines typed, and what is on the screen.
+//! Tests `guard run` at a real terminal: the test types lines into a shell in tmux and reads the screen.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,17 +8,17 @@ use crate::support::{
     TaskFixture, TestEnvironment, guard_program, in_two_environments, make_program, one_environment, skip,
 };
 
-/// Longer than anything takes on a busy machine.
+/// A limit that no step exceeds, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A shell in a terminal of its own; both end with it.
+/// A shell in its own tmux terminal. Dropping the value ends both.
 struct Terminal<'w> {
     environment: &'w TestEnvironment,
     server: String,
 }
 
 impl<'w> Terminal<'w> {
-    /// Without tmux the test fails in CI, and is skipped elsewhere, with a line that says so.
+    /// Opens a terminal. If tmux is not installed, the test fails in CI and is skipped elsewhere.
     fn open(environment: &'w TestEnvironment) -> Option<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
             skip("guard at a terminal", "tmux is not installed; scripts/test installs it");
@@ -48,12 +48,12 @@ impl<'w> Terminal<'w> {
         String::from_utf8_lossy(&self.environment.run_to_end(command, b"").output).into_owned()
     }
 
-    /// Presses keys, by tmux's names for them.
+    /// Presses a key, given by its tmux name.
     fn press(&self, keys: &str) {
         self.tmux(&["send-keys", keys]);
     }
 
-    /// Types a line and Enter.
+    /// Types a line and presses Enter.
     fn types(&self, line: &str) {
         self.tmux(&["send-keys", "-l", line]);
         self.press("Enter");
@@ -63,7 +63,7 @@ impl<'w> Terminal<'w> {
         self.tmux(&["capture-pane", "-p", "-J", "-S", "-200"])
     }
 
-    /// Waits until this is on the screen.
+    /// Waits until the screen shows this text. Returns the screen.
     fn shows(&self, text: &str) -> String {
         let began = Instant::now();
         loop {
@@ -87,7 +87,8 @@ impl Drop for Terminal<'_> {
     }
 }
 
-/// `less` has the terminal to itself: lines begin at the left, its keys reach it, and the terminal is as it was afterwards.
+/// A pager reads a run's output from a pipe. It must receive the keys, its lines must begin at the left margin, and the
+/// terminal mode must be restored afterwards.
 #[test]
 fn a_pager_behind_a_pipe_has_the_terminal() {
     in_two_environments(|environment| {
@@ -105,7 +106,7 @@ fn a_pager_behind_a_pipe_has_the_terminal() {
     });
 }
 
-/// A line that is typed reaches a program whose output goes into a pipe.
+/// A typed line must reach a program in the run whose output goes into a pipe.
 #[test]
 fn what_is_typed_reaches_a_program_before_a_pipe() {
     let environment = one_environment();
@@ -116,7 +117,7 @@ fn what_is_typed_reaches_a_program_before_a_pipe() {
     terminal.shows("\ngot-bluebell\n");
 }
 
-/// A job in the background runs on: it is not stopped for the terminal that it does not need.
+/// A run in the background must continue; the kernel must not stop it for using the terminal.
 #[test]
 fn a_background_job_is_not_stopped() {
     in_two_environments(|environment| {
@@ -131,7 +132,7 @@ fn a_background_job_is_not_stopped() {
     });
 }
 
-/// A program that takes no notice of Ctrl-C is ended by the second one.
+/// guard must end a program that ignores the first Ctrl-C when the user presses Ctrl-C again.
 #[test]
 fn the_second_interrupt_ends_the_run() {
     in_two_environments(|environment| {
@@ -147,7 +148,7 @@ fn the_second_interrupt_ends_the_run() {
     });
 }
 
-/// A program that reads single keys gets every Ctrl-C; many of them end the run all the same.
+/// A program that reads single keys must receive every Ctrl-C. After many of them guard must end the run all the same.
 #[test]
 fn a_program_that_reads_keys_keeps_its_interrupts() {
     let environment = one_environment();
@@ -166,7 +167,8 @@ fn a_program_that_reads_keys_keeps_its_interrupts() {
     terminal.shows("cancelled by SIGINT");
 }
 
-/// A person reads one line before and one after a run; `-v` and a pipe give the whole summary.
+/// On a terminal guard prints one line before and one line after a run. With `-v` or into a pipe it prints the whole
+/// summary.
 #[test]
 fn a_run_begins_and_ends_with_one_line() {
     let environment = one_environment();
@@ -198,7 +200,7 @@ fn a_run_begins_and_ends_with_one_line() {
     assert!(!screen.contains("guard:"), "{screen}");
 }
 
-/// `guard exec` shows progress and the answer's text to a person, and JSON to a program.
+/// `guard exec` must print progress and the answer's text on a terminal, and JSON into a pipe.
 #[test]
 fn exec_answers_a_person_with_text() {
     let environment = one_environment();
@@ -217,7 +219,7 @@ fn exec_answers_a_person_with_text() {
     assert!(screen.contains("/no/such/directory") && !screen.contains("\"success\""), "{screen}");
 }
 
-/// The policy's time limits are for runs that nobody watches.
+/// The policy's time limits must not end a run whose input is a terminal, and must end one without a terminal.
 #[test]
 fn a_person_is_given_time() {
     let environment = one_environment();
@@ -241,7 +243,7 @@ fn a_person_is_given_time() {
     terminal.shows("\nunbounded\n");
 }
 
-/// A task ends as cleanly on a terminal as without one.
+/// A signal must end a task on a terminal as cleanly as one without a terminal.
 #[test]
 fn a_task_hears_signals_on_a_terminal() {
     let fixture = TaskFixture::new();
