@@ -1,4 +1,4 @@
-//! One integration binary; its directories and files are named like the modules they test.
+//! The only integration test binary. Its directories and files have the names of the modules that they test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 #![allow(
     clippy::print_stdout,

@@ -1,9 +1,9 @@
-//! Holds the code to the map of modules in `lib.rs`.
+//! Compares the dependencies between modules with the table in `lib.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Module → modules it may use, from the table in `lib.rs`.
+/// Reads the table in `lib.rs`: for each module, the modules that it may use.
 fn map() -> BTreeMap<String, BTreeSet<String>> {
     let text = std::fs::read_to_string(root().join("src/lib.rs")).unwrap();
     let lines = text
@@ -76,7 +76,8 @@ fn every_directory_is_a_module_of_the_map() {
     }
 }
 
-/// What only one module may do, by the words that do it.
+/// Only the modules listed here may print, read or write files, or start processes. The test searches for the calls
+/// that do so.
 #[test]
 fn only_some_modules_print_and_do_input_and_output() {
     let print = ["println!", "eprintln!", "io::stdout", "io::stderr"];
@@ -144,8 +145,7 @@ fn the_tests_are_all_in_the_integration_binary() {
     }
 }
 
-/// What only the test kit does: it gives git none of the variables of whoever runs the tests, and lets no skipped test pass
-/// unseen.
+/// Only the test kit may start git and skip tests: it isolates git from the caller's variables, and reports every skip.
 #[test]
 fn the_test_kit_starts_git_and_skips_tests() {
     let mut files = Vec::new();

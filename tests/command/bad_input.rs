@@ -1,4 +1,5 @@
-//! Hostile and broken input: a verdict with a reason, in bounded time and memory, never a panic.
+//! Judges hostile and broken input. Every input must get a verdict with a reason, in bounded time and memory, and never
+//! cause a panic.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use guard::policy::Policy;
 
 use crate::support::{argv, policy, shell};
 
-/// Far above what any of these takes, far below what a person would call a hang.
+/// A limit far above what any of these inputs takes, and far below what a user would call a hang.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn quick(name: &str, judged: impl FnOnce() -> Verdict) -> Verdict {

@@ -1,4 +1,4 @@
-//! Details of git commands that a verdict alone does not show.
+//! Tests details of the analysis of git commands that the verdict does not show.
 
 use guard::command::{Context, Cwd, Effects, Intent, Request, analyze};
 

@@ -1,4 +1,4 @@
-//! The parser against the real bash: what `bash -n` accepts must be understood.
+//! Compares the shell parser with the real bash: it must accept everything that `bash -n` accepts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ fn bash_accepts(path: &Path) -> bool {
         .is_ok_and(|output| output.status.success() && output.stderr.is_empty())
 }
 
-/// Shell scripts of this machine, a few hundred of them.
+/// Returns a few hundred shell scripts that are installed on this machine.
 fn scripts() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for folder in [
@@ -81,7 +81,7 @@ fn scripts_that_bash_accepts_are_accepted() {
     println!("{checked} scripts understood");
 }
 
-/// Constructs that are easily got wrong; each is checked with bash itself first.
+/// The parser must accept constructs that are easy to get wrong. The test first checks that bash accepts each of them.
 #[test]
 fn constructs_that_bash_accepts_are_accepted() {
     let texts: &[&str] = &[

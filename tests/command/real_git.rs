@@ -1,5 +1,5 @@
-//! The understanding of git against the real one: verbs that are said to read change nothing; those said to change refs
-//! do; abbreviations mean what git takes them for.
+//! Compares the analysis of git commands with the real git. A command that is analysed as reading must change nothing,
+//! one that is analysed as changing refs must change them, and an abbreviated option must mean what git takes it for.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use guard::command::{Analysis, Context, Cwd, Effects, Request, analyze};
 
 use crate::support::{Scratch, isolated_command};
 
-/// git in a repository, by a user with a name and no configuration.
+/// Returns a git command in a repository, with a user name and without any configuration.
 fn git_command(folder: &Path, args: &[&str]) -> Command {
     let mut command = isolated_command("git", folder);
     command
@@ -41,7 +41,8 @@ fn repository(name: &str) -> Scratch {
     scratch
 }
 
-/// Everything of the repository that a verb might change: refs, HEAD, configuration, index entries, working tree.
+/// Returns everything in the repository that a command could change: refs, HEAD, configuration, index entries and
+/// working tree.
 fn state(folder: &Path) -> String {
     let run = |args: &[&str]| {
         let output = git_command(folder, args).env("GIT_OPTIONAL_LOCKS", "0").output().unwrap();
@@ -138,7 +139,7 @@ fn what_is_said_to_read_changes_nothing() {
     }
 }
 
-/// Each really changes a fresh repository, and is said to have the effect that shows it.
+/// Each of these commands must change a fresh repository, and the analysis must report the matching effect.
 #[test]
 fn what_changes_is_said_to_change() {
     let changes: &[(&[&str], Effects)] = &[
@@ -187,7 +188,7 @@ fn what_changes_is_said_to_change() {
     }
 }
 
-/// Configuration keys that the real git runs are analysed as commands.
+/// If git executes the value of a configuration key, the analysis must report that value as a command.
 #[test]
 fn programs_that_configuration_names_really_run_and_are_found() {
     let cases: &[&[&str]] = &[
@@ -214,7 +215,7 @@ fn programs_that_configuration_names_really_run_and_are_found() {
     }
 }
 
-/// Every verb the installed git lists is known, so that no alias can hide behind one.
+/// The analysis must know every subcommand that the installed git lists, so that no alias can take the name of one.
 #[test]
 fn every_verb_of_the_installed_git_is_known() {
     let output =

@@ -1,4 +1,4 @@
-//! What would allow a denied command allows exactly that command.
+//! guard suggests an option that would allow a denied command. The option must allow that command and no other.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn action(policy: &Policy, command: &str) -> Action {
     judge(policy, &request(command), &context()).0.action()
 }
 
-/// A policy that extends another by the rules that allow a command, as written to a file.
+/// Extends a policy by the rules that allow a command, as guard would write them to a file.
 fn allowing(policy: &Policy, command: &str) -> Policy {
     let rules = rules_to_allow(policy, command, &context()).unwrap();
     let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml("Because.", |_| false)).collect();
@@ -90,8 +90,8 @@ fn a_rule_cannot_lift_what_is_not_there() {
     assert!(problems(load(&rule("git.rewrite", "deny"))).contains("cannot lift"));
 }
 
-/// For every denied command of the corpus that an option would allow: the rule behind the option allows it, and of all
-/// other denied commands only those of the same program and verb.
+/// For each denied command of the corpus for which guard suggests an option, the rule of that option must allow it. Of
+/// the other denied commands it may allow only those with the same program and subcommand.
 #[test]
 fn what_is_allowed_is_only_what_was_asked() {
     let strict = strict();

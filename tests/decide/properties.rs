@@ -1,4 +1,4 @@
-//! What holds for any command and any policy.
+//! Property tests that must hold for any command and any policy.
 
 use guard::decide::load_text;
 use guard::policy::{Action, Policy, PolicyDirs, TOOLCHAINS};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::support::{argv, shell, source, strict};
 
-/// Words that mean something to the analysis, and a few that mean nothing.
+/// Generates words that mean something to the analysis, and a few that do not.
 fn word() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => prop::sample::select(vec![
@@ -25,7 +25,7 @@ fn words() -> impl Strategy<Value = Vec<String>> {
         .prop_map(|(first, rest)| std::iter::once(first).chain(rest).collect())
 }
 
-/// Shell-looking text with every kind of bracket and quote.
+/// Generates text that looks like shell code, with every kind of bracket and quote.
 fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(
         prop_oneof![
@@ -89,12 +89,12 @@ fn text() -> impl Strategy<Value = String> {
     .prop_map(|parts| parts.join(" "))
 }
 
-/// The same decision, by the same rule.
+/// Returns true if both verdicts have the same action and, unless they allow, the same rule.
 fn same(a: &guard::decide::Verdict, b: &guard::decide::Verdict) -> bool {
     a.action() == b.action() && (a.action() == Action::Allow || a.cause.rule == b.cause.rule)
 }
 
-/// Too deep or too large only because of what was put around it.
+/// Returns true if the input was denied only for its depth, size or number of commands.
 fn is_limit(verdict: &guard::decide::Verdict) -> bool {
     matches!(verdict.cause.rule.as_str(), "input.depth" | "input.size" | "input.count")
 }
@@ -168,7 +168,7 @@ fn action() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["allow", "ask", "deny"])
 }
 
-/// A rule with random conditions.
+/// Generates a rule with random conditions.
 fn rule() -> impl Strategy<Value = String> {
     let condition = prop::sample::select(vec![
         "program = \"git\"",
@@ -200,7 +200,7 @@ fn rules(prefix: &'static str) -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
-    /// A policy that extends another without `override` is nowhere looser.
+    /// A policy that extends another one without `override` must deny everything that the other one denies.
     #[test]
     fn merging_never_loosens(
         parent_rules in rules("p"), child_rules in rules("c"), defaults in (action(), action()), commands in prop::collection::vec(words(), 8)
@@ -218,7 +218,7 @@ proptest! {
     }
 }
 
-/// Some of the words, as a TOML list.
+/// Generates a TOML list with some of these words.
 fn some(words: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::subsequence(words.to_vec(), 0..=words.len()).prop_map(|words| format!("{words:?}"))
 }
@@ -227,7 +227,7 @@ fn one(words: &'static [&'static str]) -> impl Strategy<Value = String> {
     prop::sample::select(words.to_vec()).prop_map(|word| format!("{word:?}"))
 }
 
-/// The sections that say how a run is built, each key there or not.
+/// Generates the sections of a policy that describe the sandbox of a run, each key present or absent.
 fn sections() -> impl Strategy<Value = String> {
     const FILES: &[&str] =
         &["{system}", "{worktree}", "{worktree}/src", "{home}", "/srv", "/srv/bin", "{toolchains}"];
@@ -257,7 +257,7 @@ fn sections() -> impl Strategy<Value = String> {
         })
 }
 
-/// Whether every name is one of the others, or below one, or a case of one with a star.
+/// Returns true if each narrow name equals a wide one, is below one, or matches one that ends in a star.
 fn is_within(narrow: &[impl AsRef<str>], wide: &[impl AsRef<str>]) -> bool {
     narrow.iter().map(AsRef::as_ref).all(|narrow| {
         wide.iter().map(AsRef::as_ref).any(|wide| {
@@ -271,7 +271,7 @@ fn is_within(narrow: &[impl AsRef<str>], wide: &[impl AsRef<str>]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
-    /// Sections of an extending policy are refused, or nowhere looser; and refused only when they are looser.
+    /// guard must reject the sections of an extending policy exactly if they loosen the policy that it extends.
     #[test]
     fn merging_sections_never_loosens(parent in sections(), child in sections()) {
         let folder = crate::support::Scratch::new("sections");

@@ -1,4 +1,4 @@
-//! What a verdict says, whole.
+//! Snapshots of complete verdicts.
 
 use crate::support::{policy, shell};
 

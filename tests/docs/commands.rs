@@ -17,7 +17,7 @@ use super::links::is_a_test;
 use super::{Block, blocks, name, read, readme_and_pages};
 use crate::support::{TestEnvironment, guard_program, one_environment};
 
-/// A repository, a home directory, and guard on PATH.
+/// A repository, a home directory, and a PATH with guard.
 struct DocumentShell {
     environment: TestEnvironment,
     repository: PathBuf,
@@ -38,7 +38,7 @@ impl DocumentShell {
         Self { repository: root.join("app"), home: root.join("home"), environment }
     }
 
-    /// What a script prints, standard error included, and its exit code.
+    /// Runs a script. Returns its output, including standard error, and its exit code.
     fn run(&self, script: &str) -> (String, i32) {
         let mut shell: Command = self.environment.command("timeout");
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard_program().parent().unwrap().display());
@@ -54,7 +54,7 @@ impl DocumentShell {
     }
 }
 
-/// Whether a line of output is as documented, where `…` stands for any text.
+/// Returns true if a printed line matches the documented one, in which `…` stands for any text.
 fn line_fits(documented: &str, printed: &str) -> bool {
     let mut pieces = documented.split('…');
     let first = pieces.next().unwrap_or_default();
@@ -68,7 +68,8 @@ fn line_fits(documented: &str, printed: &str) -> bool {
     rest.is_empty() || last.is_some_and(|last| last.is_empty() || printed.ends_with(last))
 }
 
-/// Whether output is as documented, where a line with nothing but `…` stands for any lines.
+/// Returns true if the printed lines match the documented ones. A documented line that is only `…` stands for any
+/// lines.
 pub(crate) fn output_fits(documented: &[&str], printed: &[&str]) -> bool {
     match (documented, printed) {
         ([], []) => true,
@@ -78,7 +79,7 @@ pub(crate) fn output_fits(documented: &[&str], printed: &[&str]) -> bool {
     }
 }
 
-/// The commands of a `console` block, each with the output documented below it.
+/// Returns the commands of a `console` block, each with the output that is documented below it.
 fn exchanges(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in text.lines() {
@@ -169,7 +170,7 @@ fn command_lines_of_the_documents_work_as_written() {
     assert!(problems.is_empty(), "{}", problems.join("\n\n"));
 }
 
-/// Indented code blocks are not seen by the test above.
+/// Commands in the documents must be in fenced code blocks, because the test above does not find indented ones.
 #[test]
 fn commands_stand_in_fenced_blocks() {
     for page in readme_and_pages() {

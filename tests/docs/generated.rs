@@ -1,4 +1,4 @@
-//! The reference pages, made from the program's own tables: `scripts/regenerate` writes them, this test compares them.
+//! Compares the reference pages with the program's own tables. `scripts/regenerate` writes the pages.
 
 use std::fmt::Write;
 
@@ -35,7 +35,7 @@ fn reference_pages_are_those_the_program_makes() {
     }
 }
 
-/// A file of tests with snapshots that `scripts/regenerate` does not run would keep old ones.
+/// `scripts/regenerate` must run every test file that has snapshots; otherwise their snapshots would become outdated.
 #[test]
 fn every_test_with_a_snapshot_is_run_by_the_script() {
     let script = read(&root().join("scripts/regenerate"));
@@ -56,7 +56,7 @@ fn every_test_with_a_snapshot_is_run_by_the_script() {
     assert!(found > 5, "only {found} files of tests have snapshots");
 }
 
-/// `guard … --help` of every command, below headings.
+/// Returns the page with the `--help` output of every command, below headings.
 fn cli() -> String {
     let mut page = format!(
         "# Command line\n\n{GENERATED}This is the output of `--help` for every command of guard. [Exit codes](exit-codes.md) have a page of \
@@ -89,7 +89,7 @@ fn schema(file: &str) -> Value {
     SCHEMAS.iter().find(|(name, _)| *name == file).unwrap().1()
 }
 
-/// A text for a cell of a table.
+/// Returns a text that fits into a table cell.
 fn cell(value: &Value) -> String {
     value.as_str().unwrap_or_default().replace('\n', " ").replace('|', "\\|")
 }
@@ -106,7 +106,7 @@ fn constants(value: &Value) -> Option<Vec<String>> {
     list.iter().map(|one| one.as_str().map(|text| format!("`\"{text}\"`"))).collect()
 }
 
-/// The type of a value in words.
+/// Describes the type of a JSON schema in words.
 fn type_of(value: &Value) -> String {
     if let Some(reference) = value["$ref"].as_str() {
         return format!("[{0}](#{1})", name_of(reference), name_of(reference).to_lowercase());
@@ -150,7 +150,7 @@ fn plural(name: &str) -> String {
     }
 }
 
-/// A table of the fields of an object. `present` says when a field that is not required is there.
+/// Appends a table of the fields of an object. One column says whether a field is always present.
 fn fields(object: &Value, page: &mut String) {
     let required: Vec<&str> =
         object["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -163,7 +163,7 @@ fn fields(object: &Value, page: &mut String) {
     }
 }
 
-/// The types that a schema refers to.
+/// Appends the types that a schema refers to.
 fn definitions(schema: &Value, page: &mut String) {
     for (name, value) in schema["$defs"].as_object().unwrap_or(&Map::new()) {
         write!(page, "\n### {name}\n\n").unwrap();
@@ -336,7 +336,7 @@ fn config_toml() -> String {
     page
 }
 
-/// The sections of a policy in the order in which people write them.
+/// The sections of a policy, in the order in which users write them.
 const SECTIONS: [&str; 10] = [
     "filesystem",
     "network",

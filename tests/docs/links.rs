@@ -1,11 +1,11 @@
-//! Links between the documents, the table of contents, and the names of tests that documents cite.
+//! Checks the links between the documents, the table of contents, and the names of tests that documents cite.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{name, pages, read, readme_and_pages, root};
 
-/// The text without fenced code.
+/// Returns the text without its fenced code blocks.
 fn prose(text: &str) -> String {
     let mut inside = false;
     let kept = text.lines().filter(|line| {
@@ -16,13 +16,13 @@ fn prose(text: &str) -> String {
     kept.collect::<Vec<_>>().join("\n")
 }
 
-/// Targets of `[text](target)`.
+/// Returns the targets of all links `[text](target)`.
 fn links(text: &str) -> Vec<String> {
     let starts = text.split("](").skip(1);
     starts.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target.to_string()).collect()
 }
 
-/// Anchors of the headings, as forges and mdBook make them.
+/// Returns the anchors of the headings, spelled as GitHub and mdBook do.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let slug = |heading: &str| {
@@ -73,7 +73,8 @@ fn the_readme_is_short() {
     assert!(lines <= 150, "README.md has {lines} lines; 150 are the limit");
 }
 
-/// Whether `cargo test` has this module or test: `launch::limits`, `launch::hostile_agents::garbage_on_the_control_socket`.
+/// Returns true if this test or test module exists: `launch::limits`,
+/// `launch::hostile_agents::garbage_on_the_control_socket`.
 pub(super) fn is_a_test(path: &str) -> bool {
     let parts: Vec<&str> = path.split("::").collect();
     let directory = root().join("tests").join(parts[0]);

@@ -1,11 +1,11 @@
-//! One line for every event type and error kind, for the reference pages, and a check that none is missing.
+//! One line for each event type and error kind, for the reference pages. A test checks that none is missing.
 
 use std::collections::BTreeSet;
 
 use guard::outcome::ErrorKind;
 use guard::transcript::EventType;
 
-/// Event types in the order of the page, by the part of guard that records them.
+/// The event types in the order of the page, grouped by the part of guard that records them.
 pub(super) const EVENTS: &[(&str, &[(&str, &str)])] = &[
     (
         "The run",
@@ -150,7 +150,7 @@ pub(super) const TASK_EVENTS: &[(&str, &str)] = &[
     ("task.ended", "The task ended or stopped. The message is its status."),
 ];
 
-/// Error kinds: name, meaning, whether `guard exec` tries again.
+/// The error kinds: name, meaning, and whether `guard exec` retries.
 pub(super) const ERROR_KINDS: &[(&str, &str, &str)] = &[
     ("idle_timeout", "No output, no new program and no CPU work for `timeout` seconds.", "yes"),
     ("timeout", "Not finished after `max_duration` seconds.", "yes"),

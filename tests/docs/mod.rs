@@ -1,4 +1,5 @@
-//! The documents: generated pages are current, links lead somewhere, and command lines work as written.
+//! Tests the documents: generated pages must be current, links must have a target, and command lines must work as
+//! written.
 
 mod commands;
 mod generated;
@@ -17,7 +18,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The pages of `docs/`, sorted.
+/// Returns the pages of `docs/`, sorted.
 fn pages() -> Vec<PathBuf> {
     fn collect(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(directory).unwrap() {
@@ -35,7 +36,7 @@ fn pages() -> Vec<PathBuf> {
     found
 }
 
-/// The README and the pages of `docs/`.
+/// Returns the README and the pages of `docs/`.
 pub(crate) fn readme_and_pages() -> Vec<PathBuf> {
     let mut all = vec![root().join("README.md")];
     all.extend(pages());
@@ -48,7 +49,7 @@ fn name(path: &Path) -> String {
 
 /// A fenced code block of a Markdown file.
 pub(crate) struct Block {
-    /// The line of the opening fence, from 1.
+    /// The line number of the opening fence, counted from 1.
     pub(crate) line: usize,
     pub(crate) language: String,
     /// The rest of the info string: `not-run="…"`, `tested-by="…"`, `exit=N`, `file="…"`.
@@ -57,7 +58,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The value of an attribute, with or without quotes.
+    /// Returns the value of an attribute, with or without quotes.
     fn attribute(&self, name: &str) -> Option<&str> {
         let (_, rest) = self.attributes.split_once(&format!("{name}="))?;
         match rest.strip_prefix('"') {
@@ -67,7 +68,7 @@ impl Block {
     }
 }
 
-/// The fenced code blocks of a Markdown text.
+/// Returns the fenced code blocks of a Markdown text.
 pub(crate) fn blocks(text: &str) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     let mut open: Option<Block> = None;

@@ -1,4 +1,4 @@
-//! Ways to make a policy looser than it looks, or the program fall over, that somebody tried.
+//! Attacks on policies: files that make a policy looser than it looks, or that could crash guard.
 
 use guard::decide::load_text;
 use guard::policy::{PolicyDirs, PolicyError};
@@ -216,7 +216,8 @@ fn nothing_of_a_command_reaches_the_terminal_raw() {
     assert!(!shown.contains('\u{1b}') && !shown.contains('\r'), "{shown:?}");
 }
 
-/// Ports are numbers that can be had; a policy may leave some of those out that it extends, and add none.
+/// guard must reject invalid port numbers. A policy that extends another one may remove ports, and may add none without
+/// `override`.
 #[test]
 fn ports_to_listen_on() {
     for ports in ["[0]", "[65536]", "[-1]", "[\"3000\"]", "3000", "[3000.5]"] {

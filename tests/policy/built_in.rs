@@ -1,4 +1,4 @@
-//! The policies that come with the program.
+//! Tests the policies that are part of the program.
 
 use guard::decide;
 use guard::policy::{PolicyDirs, Severity};

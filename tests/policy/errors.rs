@@ -1,4 +1,4 @@
-//! Mistakes in policy files: every one is shown, at its place, with the next step.
+//! guard must show every mistake in a policy file, at its position, with the next step.
 
 use guard::decide::load_text;
 use guard::policy::{PolicyDirs, PolicyError};

@@ -1,4 +1,4 @@
-//! Policies by name, by path, and the user's own.
+//! guard must find policies by name, by path, and in the user's configuration.
 
 use crate::support::{Scratch, guard, text};
 

@@ -1,9 +1,9 @@
-//! Patterns of several stars are matched without a regular expression; they must mean what shells mean by them.
+//! guard matches patterns with several stars without regular expressions. The result must be the same as in a shell.
 
 use guard::policy::Pattern;
 use proptest::prelude::*;
 
-/// The meaning, spelled out.
+/// The reference implementation of a pattern match.
 fn means(pattern: &[u8], word: &[u8]) -> bool {
     match pattern.split_first() {
         None => word.is_empty(),

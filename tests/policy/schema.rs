@@ -1,4 +1,4 @@
-//! The published schemas: as committed, and true of what they describe.
+//! The published schemas must be current, and must match the files that they describe.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("schemas")
 }
 
-/// `scripts/regenerate` writes them.
+/// The committed schemas must be those that the program generates. `scripts/regenerate` writes them.
 #[test]
 fn committed_schemas_are_those_the_program_makes() {
     for (name, make) in SCHEMAS {

@@ -1,4 +1,5 @@
-//! The project's own corpora: every label holds under `strict`, and every answer of every policy is snapshotted.
+//! Every label of the project's corpora must hold under `strict`. A snapshot records the decision of every policy for
+//! every command.
 
 use std::path::PathBuf;
 
@@ -57,7 +58,7 @@ fn answers_of_every_policy_are_as_committed() {
     }
 }
 
-/// No policy that extends another without overrides is looser on any command of the corpora.
+/// A policy that extends another one without `override` must not allow more of the corpora's commands.
 #[test]
 fn policies_are_not_looser_than_what_they_extend() {
     let corpora = corpora();
@@ -75,7 +76,7 @@ fn policies_are_not_looser_than_what_they_extend() {
     }
 }
 
-/// The guarantees about refs are the same in every policy that can write.
+/// No policy that can write may allow a command that changes other refs.
 #[test]
 fn no_policy_lets_other_refs_change() {
     let commands = [

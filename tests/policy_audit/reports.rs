@@ -1,4 +1,4 @@
-//! Reports that other programs read: JUnit, SARIF, JSON.
+//! Tests the reports for other programs: JUnit, SARIF and JSON.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ fn report(format: &str) -> (String, Option<i32>) {
     (text(&output), output.status.code())
 }
 
-/// The public schema of SARIF 2.1.0 comes with a published crate that the tests depend on.
+/// Returns the public schema of SARIF 2.1.0, which a published crate contains.
 fn sarif_schema() -> Value {
     let rustc = Command::new("rustc").arg("-vV").output().unwrap();
     let about = String::from_utf8(rustc.stdout).unwrap();
@@ -87,7 +87,7 @@ fn json_has_every_command_with_every_answer() {
     assert_eq!(commands[1]["expected"], "deny");
 }
 
-/// A decision that differs from the snapshot is a failure in every report, not only in the exit code.
+/// Every report format must show a decision that differs from the snapshot as a failure, in addition to the exit code.
 #[test]
 fn differences_from_a_snapshot_are_failures() {
     let scratch = Scratch::new("report-snapshot");

@@ -1,4 +1,4 @@
-//! `--snapshot`: a changed answer is shown, and nothing else.
+//! `--snapshot` must show every changed decision, and nothing else.
 
 use crate::support::{Scratch, guard, text};
 
@@ -50,7 +50,8 @@ fn a_changed_policy_fails_with_a_readable_difference() {
     insta::assert_snapshot!("changed_corpus", shown);
 }
 
-/// Commands that look like parts of the table, twice the same command, a snapshot that is none.
+/// guard must find a changed decision for commands that look like parts of the table and for repeated commands, and
+/// must reject a file that is not a snapshot.
 #[test]
 fn no_change_hides_in_the_table() {
     let scratch = Scratch::new("hidden");
