@@ -1,5 +1,5 @@
-//! Real clients in the sandbox, with no configuration but what `guard run` gives them: what is allowed works, and what is
-//! not is refused with an error they understand.
+//! Runs real network clients in the sandbox with only the configuration that `guard run` gives them. Allowed hosts must
+//! work, and a refused host must give an error that the client understands.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::{TestEnvironment, in_two_environments, skip_unsupported};
 const ALLOWED: &str = "packages.test";
 const REFUSED: &str = "elsewhere.test";
 
-/// strict leaves remotes to the person who started the task; here they are what is tried.
+/// Allows git remotes, which `strict` does not, because these tests fetch from them.
 const REMOTES: &str = r#"
 [[command]]
 id = "git.remote"
@@ -22,8 +22,8 @@ action = "allow"
 reason = "These tests clone."
 "#;
 
-/// One client: the program that must be there, and a script that prints [`SAYS`] when it has fetched from `$1`, and
-/// else ends with an error. `$2` is a word of its own for what it leaves behind.
+/// One client: its program, and a script that prints [`SAYS`] if it could fetch from `$1` and fails otherwise. `$2` is
+/// a unique word for the names of the files it creates.
 struct Client {
     name: &'static str,
     program: &'static str,
@@ -93,7 +93,7 @@ fn routes(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync + 'stati
     }
 }
 
-/// What the clients need to find in the working directory.
+/// Writes the files that the clients need into the working directory.
 fn furnish(environment: &TestEnvironment) {
     let user = environment.directory.join("user/src");
     std::fs::create_dir_all(&user).unwrap();
@@ -110,7 +110,7 @@ fn furnish(environment: &TestEnvironment) {
     }
 }
 
-/// `requests` and what it needs, as `scripts/test` downloads it.
+/// Returns the wheels of `requests` and its dependencies, which `scripts/test` downloads.
 fn wheels() -> Vec<std::path::PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/wheels");
     let wanted = ["requests-", "urllib3-", "certifi-", "idna-", "charset_normalizer-"];
@@ -178,7 +178,8 @@ fn real_clients_reach_what_is_allowed_and_understand_refusals() {
     });
 }
 
-/// In the clear, with bodies, and again over the same connection: what node itself would do in newer versions.
+/// `fetch` of an older node must use guard's proxy: over plain HTTP, with bodies, and with several requests on one
+/// connection. Newer versions of node do so by themselves.
 #[test]
 fn fetch_of_older_versions_of_node() {
     in_two_environments(|environment| {
@@ -226,7 +227,7 @@ fn fetch_of_older_versions_of_node() {
     });
 }
 
-/// Where no host may be reached there is nothing to lead anywhere, and node starts as it always does.
+/// If a run may reach no host, guard must not change how node starts.
 #[test]
 fn node_is_left_alone_where_no_host_is_allowed() {
     in_two_environments(|environment| {

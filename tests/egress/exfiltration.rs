@@ -1,4 +1,5 @@
-//! Forty ways out, judged by what arrives outside. Each is proved real by arriving without guard.
+//! A probe tries forty ways to send data out of a run. A receiver outside must get the data without guard, and must not
+//! get it under guard.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,7 +15,7 @@ use super::run_options::{Options, events, probe, row};
 use crate::support::http_server::{Request, Response, Server};
 use crate::support::{TestEnvironment, guard_program, in_every_environment, in_two_environments};
 
-/// So that it is the network that refuses, and no rule about programs.
+/// Allows the programs of the probe, so that only the network layer can refuse them.
 const PROGRAMS: &str = r#"
 [[command]]
 id = "git.remote"
@@ -31,7 +32,7 @@ action = "allow"
 reason = "These tests try it."
 "#;
 
-/// Nothing outside could tell of these; what they say of themselves is all there is.
+/// Ways that leave no trace outside. For these the test relies on what the probe reports.
 const ONLY_FROM_INSIDE: [&str; 11] = [
     "tcp-sendto",
     "raw",
@@ -46,20 +47,20 @@ const ONLY_FROM_INSIDE: [&str; 11] = [
     "lookup",
 ];
 
-/// These depend on the kernel, and on what is installed.
+/// Ways that depend on the kernel or on installed programs.
 const NOT_EVERYWHERE: [&str; 8] =
     ["mptcp", "tcp6", "tcp6-any", "udp6", "tcp-fastopen", "tcp-fastopen-sendmsg", "wget", "ssh"];
 
 type Told = BTreeMap<String, String>;
 
-/// Writes down where everything listens, for the probe.
+/// Writes a file that tells the probe where the receivers listen.
 fn plan(environment: &TestEnvironment, receivers: &Receivers) -> PathBuf {
     let path = environment.directory.join("plan.json");
     std::fs::write(&path, receivers.plan().to_string()).unwrap();
     path
 }
 
-/// Starts something with a connection to the outside already open.
+/// A shell command that opens a connection to the outside and then executes its arguments.
 const WITH_CONNECTION: &str = "exec 9<>/dev/tcp/127.0.0.1/$0; exec \"$@\"";
 
 #[test]
@@ -119,7 +120,7 @@ fn nothing_arrives_by_forty_ways() {
     });
 }
 
-/// Listens for UDP at the number of the run's door, once the probe has said which that is.
+/// Starts a UDP listener on the port of the run's proxy, once the probe has reported that port.
 fn at_the_doors_port(environment: &TestEnvironment, receivers: &Receivers) {
     let (door, ready) = (environment.directory.join("door"), environment.directory.join("door-ready"));
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -133,7 +134,7 @@ fn at_the_doors_port(environment: &TestEnvironment, receivers: &Receivers) {
     }
 }
 
-/// A process that ends with this value.
+/// A child process that is killed when the value is dropped.
 struct Ending(Child);
 
 impl Drop for Ending {
@@ -143,7 +144,7 @@ impl Drop for Ending {
     }
 }
 
-/// What a file says, once it is there.
+/// Waits until a file exists. Returns its text.
 fn said(path: &Path) -> String {
     let deadline = Instant::now() + Duration::from_secs(20);
     while Instant::now() < deadline {
@@ -155,7 +156,7 @@ fn said(path: &Path) -> String {
     panic!("{} never came", path.display());
 }
 
-/// The tricks that a server behind would have to notice: their marks are in paths.
+/// Returns the smuggled requests that reached the server behind the proxy. The probe puts a mark into their paths.
 fn smuggled(server: &Server) -> Vec<String> {
     let targets = server.requests().into_iter().map(|request| request.target);
     targets.filter(|target| target.contains("way-smuggle")).collect()
@@ -326,7 +327,7 @@ fn no_words_to_a_gateway_use_the_key_for_something_else() {
     });
 }
 
-/// Says its ports, then goes on fetching until it is told to stop, and says how often that worked.
+/// A client that prints its proxy ports, fetches until it is told to stop, and reports how many requests succeeded.
 const BUSY: &str = r#"
 import json, os, socket, sys, time
 port = lambda name: int(os.environ[name].rsplit(":", 1)[1])
@@ -350,7 +351,8 @@ for path in sys.argv[2:]:
 print(json.dumps([worked, others]))
 "#;
 
-/// What somebody who is not of the run hears at a port: nothing, but the end.
+/// Connects to a port as a process that does not belong to the run, and sends these bytes. Returns what it receives,
+/// which must be empty.
 fn hears(port: u16, words: &str) -> Vec<u8> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -402,7 +404,8 @@ fn nobody_else_comes_in_while_the_run_does() {
     });
 }
 
-/// Visits the proxy, knocks again with the same socket, says from which port it came, and leaves it at once.
+/// A client that uses the proxy, connects again with the same socket, reports its source port, and closes the socket at
+/// once.
 const KNOCKS_TWICE: &str = r#"
 import os, socket, struct, time
 peer = socket.create_connection(("127.0.0.1", int(os.environ["https_proxy"].rsplit(":", 1)[1])), 5)
@@ -420,7 +423,7 @@ while not os.path.exists("stop"):
     time.sleep(0.02)
 "#;
 
-/// Comes from the port that the run came from, and says what it hears.
+/// A client outside the run that connects from the source port the run has used, and prints what it receives.
 const FOLLOWS: &str = "
 import socket, sys, time
 peer = socket.socket()
@@ -443,7 +446,8 @@ except ConnectionError:
     print(b'')
 ";
 
-/// Who comes in is known by where they come from; that must not outlive the visit.
+/// The proxy recognizes a client by its source port. After the run has closed that port, another process must not be
+/// able to use the proxy from it.
 #[test]
 fn nobody_comes_in_by_a_port_that_the_run_has_left() {
     in_two_environments(|environment| {
@@ -453,7 +457,8 @@ fn nobody_comes_in_by_a_port_that_the_run_has_left() {
     });
 }
 
-/// Whether nobody else was there; then it was as it should be.
+/// Connects from a source port that the run has left. Returns false if an unrelated process used one of the ports, so
+/// that the attempt proves nothing.
 fn follows_through_a_port(environment: &TestEnvironment) -> bool {
     for made in ["knocked", "stop"] {
         let _ = std::fs::remove_file(environment.directory.join(made));

@@ -1,4 +1,4 @@
-//! The real Gemini CLI: first without guard, to know that it works with the API of these tests.
+//! Runs the real Gemini CLI without guard, to prove that it works with the scripted API.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use crate::support::http_server::{Authority, Request};
 use crate::support::scripted_api::{Api, Part, Turn};
 use crate::support::{Scratch, collect_outcome, skip};
 
-/// The CLI as `scripts/test` installs it.
+/// The CLI that `scripts/test` installs.
 pub(crate) struct Gemini {
     program: PathBuf,
 }
 
 impl Gemini {
-    /// The installed one, or nothing with a reason.
+    /// Returns the installed CLI; otherwise skips the test.
     pub(crate) fn installed() -> Option<Self> {
         let program = Self::folder().join("node_modules/.bin/gemini");
         if !program.exists() {
@@ -31,12 +31,12 @@ impl Gemini {
         &self.program
     }
 
-    /// Where the package and everything it needs lies, to be granted to a run.
+    /// Returns the directory of the package and its dependencies. A run needs read access to it.
     pub(crate) fn folder() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/gemini")
     }
 
-    /// Settings that need no person and call nobody else.
+    /// Returns settings with which the CLI asks no questions and connects only to the API.
     pub(crate) fn settings() -> Value {
         json!({
             "security": {
@@ -58,13 +58,13 @@ impl Gemini {
         })
     }
 
-    /// Puts the settings into a home.
+    /// Writes the settings into a home directory.
     pub(crate) fn furnish(home: &Path) {
         std::fs::create_dir_all(home.join(".gemini")).unwrap();
         std::fs::write(home.join(".gemini/settings.json"), Self::settings().to_string()).unwrap();
     }
 
-    /// What it is told about its surroundings; the API and its key are the caller's matter.
+    /// Returns the variables for the CLI, without the address and the key of the API.
     pub(crate) fn environment() -> [(&'static str, &'static str); 4] {
         [
             ("TERM", "xterm-256color"),
@@ -75,7 +75,7 @@ impl Gemini {
         ]
     }
 
-    /// How it is asked one thing, and may do everything.
+    /// Returns the arguments for one prompt, with permission for every tool.
     pub(crate) fn arguments(prompt: &str) -> Vec<String> {
         let prompt = format!("--prompt={prompt}");
         let words = [
@@ -91,7 +91,7 @@ impl Gemini {
         words.map(str::to_string).to_vec()
     }
 
-    /// What it does without guard in a directory.
+    /// Runs the CLI without guard.
     fn bare(&self, directories: &GeminiDirectories, url: &str, prompt: &str) -> Session {
         let mut command = Command::new(self.program());
         command
@@ -117,11 +117,11 @@ impl Gemini {
     }
 }
 
-/// What a CLI did, as it tells it.
+/// The output of a CLI session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) code: i32,
-    /// The lines of its output that are JSON.
+    /// The lines of the output that are JSON.
     pub(crate) events: Vec<Value>,
     pub(crate) error: String,
     pub(crate) took: Duration,
@@ -134,20 +134,20 @@ impl Session {
         Self { code, events, error, took }
     }
 
-    /// What the model said, without the user's words.
+    /// Returns the text of the model's answers.
     pub(crate) fn said(&self) -> String {
         let is_answer = |event: &&Value| event["type"] == "message" && event["role"] == "assistant";
         self.events.iter().filter(is_answer).filter_map(|event| event["content"].as_str()).collect()
     }
 
-    /// How it says it ended: `success` or `error`.
+    /// Returns the final status that the CLI reports: `success` or `error`.
     pub(crate) fn status(&self) -> &str {
         let last = self.events.iter().rev().find(|event| event["type"] == "result");
         last.and_then(|event| event["status"].as_str()).unwrap_or_default()
     }
 }
 
-/// A home, a directory to work in, and one for temporary files.
+/// A home directory, a working directory, and a directory for temporary files.
 struct GeminiDirectories(Scratch);
 
 impl GeminiDirectories {
@@ -168,7 +168,7 @@ impl GeminiDirectories {
         self.0.0.join("work")
     }
 
-    /// A file of authorities to be believed; it need not be there.
+    /// Returns the path of a file with trusted certificate authorities. The file may be missing.
     fn authorities(&self) -> PathBuf {
         self.0.0.join("authorities.pem")
     }

@@ -1,4 +1,4 @@
-//! The real Gemini CLI in the sandbox, with a gateway between it and the API: it works, and never holds the key.
+//! Runs the real Gemini CLI in the sandbox behind guard's gateway. The CLI must work, and must never see the API key.
 
 use serde_json::Value;
 
@@ -6,14 +6,14 @@ use super::gemini::{Gemini, Session};
 use crate::support::scripted_api::{Api, Turn, USED};
 use crate::support::{RunOutcome, TestEnvironment, in_two_environments, one_environment};
 
-/// In two halves, so that whoever looks for it does not carry it.
+/// The API key in two halves, so that the search program does not contain the key itself.
 const HALVES: [&str; 2] = ["AIzaTheRealKeyNobody", "MaySee-31415926535897"];
 
 fn key() -> String {
     HALVES.concat()
 }
 
-/// Looks for the key in everything that can be read from inside, and says how much that was.
+/// A program that searches everything readable in the run for the key, and reports how much it searched.
 const SEARCH: &str = r#"
 import os, sys
 key = (sys.argv[1] + sys.argv[2]).encode()
@@ -161,8 +161,8 @@ fn it_works_and_the_key_is_nowhere_inside() {
     });
 }
 
-/// The test above can fail: with the key in the environment it is found. With a key of its own, for the words of
-/// this guard are there to read for the other one's search, where there are no namespaces.
+/// Proves that the search works: it must find a key that the user passes on purpose. This test uses another key,
+/// because without namespaces the search of the test above could read this guard's arguments.
 #[test]
 fn the_search_finds_a_key_that_is_there() {
     let environment = one_environment();

@@ -1,4 +1,4 @@
-//! What guard holds of requests while they are on their way: one budget for all, however many there are.
+//! guard buffers request bodies within one memory budget for all requests, however many there are.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,14 +13,14 @@ use super::run_options::{Options, probe};
 use crate::support::{TestEnvironment, in_every_environment, peak_memory};
 
 const KEY: &str = "AIzaOnlyForTheApi-27182818284590";
-/// Requests at once, their size, and how many of them do not say it.
+/// The number of simultaneous requests, their size, and how many of them do not announce it.
 const COUNT: u64 = 12;
 const MIB: u64 = 40;
 const CHUNKED: u64 = 2;
-/// guard itself, 128 MiB of bodies, what is read while one of them is looked at, and what the sockets hold.
+/// The allowed memory: guard itself, 128 MiB of bodies, the buffers for inspecting one body, and the socket buffers.
 const MOST_MIB: u64 = 280;
 
-/// An API that accepts connections and reads nothing until it is told to.
+/// An API that accepts connections, and reads nothing until the test tells it to.
 struct Busy {
     port: u16,
     is_free: Arc<AtomicBool>,
@@ -72,7 +72,7 @@ fn answer(stream: &TcpStream, is_free: &AtomicBool) {
     }
 }
 
-/// What went wrong, if anything did.
+/// Sends the requests. Returns a description of what went wrong, if anything did.
 fn attacked(environment: &TestEnvironment) -> Option<String> {
     let api = Busy::new();
     let script = probe("faults.py");

@@ -1,5 +1,5 @@
-//! What goes wrong on the way: clients that misbehave, servers that are down, silent or false, limits, and settings that
-//! cannot be followed.
+//! Tests network failures: misbehaving clients, servers that are down, silent or impersonated, exhausted limits, and
+//! invalid settings.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ use crate::support::{
 const KEY: &str = "AIzaOnlyForTheApi-27182818284590";
 const NAMES: [&str; 1] = ["good.test"];
 
-/// What a misbehaving client says of how it went, in a run with these options and variables of the caller.
+/// Runs a misbehaving client with these options and these variables of the caller. Returns what the client reports.
 fn tried(
     environment: &TestEnvironment,
     options: Options,
@@ -42,7 +42,7 @@ fn tried(
     (outcome, said)
 }
 
-/// Sends everything back, and counts who is there.
+/// A server that echoes what it receives, and counts its connections.
 struct Echo {
     port: u16,
     open: Arc<AtomicUsize>,
@@ -130,7 +130,7 @@ fn servers_that_are_down() {
     });
 }
 
-/// The key goes to nobody whose certificate is not believed, or is another's.
+/// guard must not send the API key to a server whose certificate is untrusted or belongs to another name.
 #[test]
 fn an_api_that_is_not_who_it_should_be() {
     in_two_environments(|environment| {
@@ -176,14 +176,14 @@ fn one_side_may_be_done_before_the_other() {
     });
 }
 
-/// Kilobytes of a process's memory.
+/// Returns the resident memory of a process, in KiB.
 fn memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// With the number of descriptors that shells usually allow.
+/// guard must handle five hundred connections with the usual limit of 1,024 file descriptors.
 #[test]
 fn five_hundred_connections_at_once() {
     in_two_environments(|environment| {
@@ -343,7 +343,7 @@ fn answers_that_break_off_or_are_given_up() {
     });
 }
 
-/// Nothing moves: for a run that is as good as asleep.
+/// A run that waits for a silent API must count as idle, and its idle limit must end it.
 #[test]
 fn an_api_that_falls_silent() {
     let environment = one_environment();
@@ -360,7 +360,7 @@ fn an_api_that_falls_silent() {
     assert_eq!((asked.len(), &asked[0]["data"]["whole"]), (1, &json!(false)), "{asked:?}");
 }
 
-/// A proxy of a company: it keeps what it is asked, and says something in every tunnel.
+/// Starts a corporate proxy that records every request and sends a line into every tunnel.
 fn company() -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -428,10 +428,10 @@ fn the_companys_proxy_is_used_and_its_password_stays_outside() {
     });
 }
 
-/// What config.toml says, variables of the caller, guard's exit code and some of its words.
+/// The text of config.toml, the variables of the caller, guard's exit code, and a part of the error message.
 type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], i32, &'a str);
 
-/// Nothing starts with settings that cannot be followed, and everybody is told which.
+/// guard must refuse to start a run with invalid network settings, and must name the setting.
 #[test]
 fn settings_that_cannot_be_followed() {
     in_two_environments(|environment| {
@@ -475,8 +475,8 @@ fn settings_that_cannot_be_followed() {
     });
 }
 
-/// What prints a key may start something that lives on (an agent for keys, say), and may take as long as a person needs to unlock
-/// a key: nothing of the run exists meanwhile, neither a process nor a port.
+/// The command that prints the API key may start a daemon (a key agent, for example), and may wait for the user to
+/// unlock a key. Until it ends, guard must not have started a process or opened a port for the run.
 #[test]
 fn what_happens_while_a_key_is_fetched_is_not_the_runs() {
     const SCRIPT: &str = "import os, socket, subprocess, sys, time

@@ -1,4 +1,5 @@
-//! Runs that may reach no host: every client is refused at once, whether it knows a proxy or not, and every refusal is told.
+//! In a run that may reach no host, every client must be refused at once, with or without proxy support, and guard must
+//! report every refusal.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,14 +11,14 @@ use crate::support::{
     RunOutcome, TestEnvironment, guard_program, in_every_environment, one_environment, skip,
 };
 
-/// Under `strict`, without the key of a gateway: nothing at all is open.
+/// Runs a command under `strict` without an API key, so that nothing is reachable.
 fn run(environment: &TestEnvironment, command: &[&str]) -> RunOutcome {
     let mut guard = environment.guard_run(&["--json"], command);
     guard.env_remove("GEMINI_API_KEY");
     environment.run_to_end(guard, b"")
 }
 
-/// Tries each of its clients once, and prints how each ended and after how many milliseconds.
+/// A program that tries each client once, and prints the result and the time in milliseconds.
 const CLIENTS: &str = r#"
 import json, socket, subprocess, time, urllib.error, urllib.request
 
@@ -105,7 +106,7 @@ fn every_client_is_refused_at_once_and_every_refusal_is_told() {
     });
 }
 
-/// People see every refused host, also where there are more refusals than are shown.
+/// The summary must name the refused hosts, and must say how many it leaves out.
 #[test]
 fn the_summary_names_refused_hosts() {
     let environment = one_environment();
@@ -116,7 +117,8 @@ fn the_summary_names_refused_hosts() {
     assert!(outcome.error.contains(" and 2 more; `guard log --network` shows them"), "{outcome}");
 }
 
-/// npm tries again for more than a minute when a name cannot be looked up; a refusal it believes.
+/// npm must give up at once when guard refuses its connection. If the name lookup failed instead, npm would retry for
+/// more than a minute.
 #[test]
 fn npm_gives_up_at_once() {
     let environment = one_environment();
@@ -132,7 +134,7 @@ fn npm_gives_up_at_once() {
     assert!(!events(&outcome, "deny.network").is_empty(), "{}", problem());
 }
 
-/// The thread behind the proxy is started when somebody comes. Until then nobody is there to be kept busy.
+/// guard starts the proxy thread with the first connection. A run that connects to nothing must not have that thread.
 #[test]
 fn a_run_that_connects_to_nothing_has_no_thread_for_it() {
     let environment = one_environment();

@@ -1,4 +1,4 @@
-//! Programs that know no proxy: what the policy allows is reached by its name all the same, and nothing else.
+//! Programs without proxy support must reach the hosts that the policy allows by their names, and no other host.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -73,7 +73,7 @@ print(json.dumps({
 }))
 "#;
 
-/// A server that speaks first.
+/// Starts a server that sends data before the client does.
 fn speaks_first() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -155,7 +155,7 @@ fn names_are_reached_without_a_proxy_where_the_policy_allows_them() {
     });
 }
 
-/// ssh needs no command of its own to get through, and node's `http` none either.
+/// ssh and node's `http` must reach allowed hosts without any option for a proxy.
 #[test]
 fn ssh_and_node() {
     in_two_environments(|environment| {
@@ -185,7 +185,8 @@ fn ssh_and_node() {
     });
 }
 
-/// Whatever is said to the name server, it is there for the next question; and what it tells leads nowhere but by the rules.
+/// After any malformed query the run's name server must answer the next one, and its answers must lead only to hosts
+/// that the policy allows.
 #[test]
 fn nonsense_to_the_name_server() {
     let environment = one_environment();

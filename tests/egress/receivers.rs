@@ -1,4 +1,4 @@
-//! Everything outside that a way out could lead to: it keeps what arrives.
+//! Receivers outside the run for every way out. They record what arrives.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -17,7 +17,7 @@ use nix::sys::socket::{
 };
 use serde_json::{Value, json};
 
-/// Listeners of every kind, until this value goes.
+/// Listeners of every kind. Dropping the value stops them.
 pub(crate) struct Receivers {
     kept: Arc<Mutex<Vec<u8>>>,
     is_over: Arc<AtomicBool>,
@@ -32,7 +32,7 @@ impl Drop for Receivers {
     }
 }
 
-/// Says something that every client can make an end with.
+/// A response that lets every client finish.
 const ANSWER: &[u8] = b"HTTP/1.1 200 Fine\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 type Kept = Arc<Mutex<Vec<u8>>>;
@@ -43,7 +43,7 @@ fn keep(kept: &Kept, bytes: &[u8]) {
     kept.push(b'\n');
 }
 
-/// Reads what comes first, up to the end of a mark where there is one, answers, and goes.
+/// Reads up to the end of the mark, or until the client pauses; records it, answers, and closes the connection.
 fn converse(mut stream: impl Read + Write, patience: impl Fn(Duration), kept: &Kept) {
     let (mut all, mut bytes) = (Vec::new(), vec![0; 64 << 10]);
     patience(Duration::from_secs(20));
@@ -110,7 +110,7 @@ fn everybodys(path: &Path) -> &Path {
     path
 }
 
-/// An address of this machine that is not loopback, if it has one.
+/// Returns an address of this machine that is not loopback, if it has one.
 fn machine() -> IpAddr {
     let asked = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         // Nothing is sent: the kernel only says by which way it would be.
@@ -163,12 +163,12 @@ impl Receivers {
         u16::try_from(self.plan["tcp6"].as_u64().unwrap()).unwrap()
     }
 
-    /// Where everything listens, for a probe.
+    /// Returns where each receiver listens, for the probe.
     pub(crate) fn plan(&self) -> &Value {
         &self.plan
     }
 
-    /// One more, at a port of UDP.
+    /// Adds a UDP receiver on this port.
     pub(crate) fn at_udp(&self, port: u16) {
         // For a moment another program can have this port for something of its own.
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -182,7 +182,7 @@ impl Receivers {
         udp(socket, &self.kept);
     }
 
-    /// The ways of which something has arrived: what stands between `way-` and `-end`.
+    /// Returns the names of the ways by which data arrived: the text between `way-` and `-end`.
     pub(crate) fn arrived(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.kept.lock().unwrap()).into_owned();
         let marks = text.split("way-").skip(1).filter_map(|rest| rest.split_once("-end"));
@@ -192,12 +192,12 @@ impl Receivers {
         names
     }
 
-    /// Everything that has arrived, as text.
+    /// Returns everything that arrived, as text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.kept.lock().unwrap()).into_owned()
     }
 
-    /// Waits until something of all of these has arrived, but not for ever.
+    /// Waits at most three seconds until data has arrived by all of these ways.
     pub(crate) fn wait_for(&self, names: &[&str]) {
         let deadline = Instant::now() + Duration::from_secs(3);
         while Instant::now() < deadline
@@ -208,7 +208,7 @@ impl Receivers {
     }
 }
 
-/// An ssh client sends its version before anything else.
+/// Starts a receiver that recognizes an ssh client by the version it sends first.
 fn ssh(kept: &Kept) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -224,7 +224,7 @@ fn ssh(kept: &Kept) -> u16 {
     port
 }
 
-/// Somebody outside who wants in.
+/// Starts a client outside that keeps connecting to this port, where a probe in the run may listen.
 fn visits(kept: &Kept, is_over: &Arc<AtomicBool>) -> u16 {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (kept, is_over) = (Arc::clone(kept), Arc::clone(is_over));
@@ -258,7 +258,7 @@ fn seqpacket(path: &Path, kept: &Kept) {
     });
 }
 
-/// Hands a connection to whoever comes.
+/// Starts a server that passes an open connection to each client as a file descriptor.
 fn gifts(path: &Path, port: u16) {
     let listener = UnixListener::bind(path).unwrap();
     everybodys(path);

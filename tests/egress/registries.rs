@@ -1,6 +1,7 @@
-//! Routes that make a [`Server`](crate::support::http_server::Server) what package tools and git fetch from, each with one tiny thing in it.
+//! Routes that make a [`Server`](crate::support::http_server::Server) a package registry or a git server, each with one
+//! small package.
 //!
-//! What lies there is made anew in a directory of the test, with the tools of this machine.
+//! The packages are made in a directory of the test with the tools of this machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,10 +14,10 @@ use sha2::{Digest, Sha256};
 use crate::support::http_server::{Request, Response};
 use crate::support::isolated_command;
 
-/// The name of everything here, and its version.
+/// The name of every package. [`VERSION`] is its version.
 pub(crate) const NAME: &str = "guard-tiny";
 pub(crate) const VERSION: &str = "1.0.0";
-/// What its one function gives back.
+/// The text that the package's only function returns.
 pub(crate) const SAYS: &str = "tiny and well";
 
 fn must(command: &mut Command) -> Vec<u8> {
@@ -30,7 +31,7 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// The files below `folder/name`, packed with `name` as their first part.
+/// Returns a tar archive of `folder/name`, in which every path begins with `name`.
 fn packed(folder: &Path, name: &str) -> Vec<u8> {
     must(Command::new("tar").args(["--owner=0", "--group=0", "-czf", "-", name]).current_dir(folder))
 }
@@ -39,7 +40,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A simple index for pip below `/simple/`, with a wheel.
+/// Returns the routes of a pip index below `/simple/` with one wheel.
 pub(crate) fn pip(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync + use<> {
     let module = NAME.replace('-', "_");
     let stem = format!("{module}-{VERSION}");
@@ -70,7 +71,7 @@ pub(crate) fn pip(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync 
     }
 }
 
-/// A registry for npm, with a package. Its files lie where `request` came to, by its `Host`.
+/// Returns the routes of an npm registry with one package. The download address uses the `Host` header of the request.
 pub(crate) fn npm(
     folder: &Path,
     scheme: &'static str,
@@ -95,7 +96,7 @@ pub(crate) fn npm(
     }
 }
 
-/// A sparse registry for Cargo below `/index/`, with a crate.
+/// Returns the routes of a sparse Cargo registry below `/index/` with one crate.
 pub(crate) fn cargo(
     folder: &Path,
     scheme: &'static str,
@@ -124,7 +125,7 @@ pub(crate) fn cargo(
     }
 }
 
-/// Git over HTTP below `/git/`, with a repository `tiny.git` to fetch from and to push to.
+/// Returns the routes of a git server below `/git/` with the repository `tiny.git`, which accepts fetches and pushes.
 pub(crate) fn git(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync + use<> {
     let root = folder.join("git");
     let repository = root.join("tiny.git");
@@ -144,7 +145,7 @@ pub(crate) fn git(folder: &Path) -> impl Fn(&Request) -> Response + Send + Sync 
     move |request| backend(&root, request)
 }
 
-/// `git http-backend`, as a web server would start it.
+/// Runs `git http-backend` as a web server would.
 fn backend(root: &Path, request: &Request) -> Response {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! What requests and answers contain: tools that the API itself would run, and the key, which comes back to nobody.
+//! The gateway must refuse requests for tools that the API itself would execute, and must remove the API key from every
+//! response.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::support::{TestEnvironment, in_every_environment};
 
 const KEY: &str = "AIzaOnlyForTheApi+27182818/84590";
 
-/// Sends these bodies and gives back what came.
+/// Sends these bodies from inside a run. Returns the responses.
 fn asked(
     environment: &TestEnvironment,
     server: &Server,
@@ -44,7 +45,8 @@ const ANTHROPIC: (&str, &str, &str, &str) =
     ("anthropic", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "/v1/messages");
 const OPENAI: (&str, &str, &str, &str) = ("openai", "OPENAI_BASE_URL", "OPENAI_API_KEY", "/responses");
 
-/// Tools that the agent itself runs, and searches; and others.
+/// Returns tool lists that the gateway must accept (tools of the agent, and searches) and tool lists that it must
+/// refuse.
 fn tools(preset: &str) -> (Vec<Value>, Vec<Value>) {
     match preset {
         "gemini" => (
@@ -127,7 +129,8 @@ fn only_tools_that_the_agent_runs_itself_pass() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// OpenAI's API takes tools from items of the input, and from namespaces, as well as from the list at the top.
+/// OpenAI's API also takes tools from items of the input and from namespaces. The gateway must check them like those of
+/// the top-level list.
 #[test]
 fn tools_in_the_input_are_judged_like_all_others() {
     let (fine, refused) = tools("openai");
@@ -173,7 +176,8 @@ fn base64(bytes: &[u8]) -> String {
     guard::transcript::base64(bytes)
 }
 
-/// Forms of the key that a run could easily turn back: as the API sends them, and what of them is the key's alone.
+/// Returns encodings of the key that a run could easily decode: each as the API sends it, and the part that depends on
+/// the key alone.
 fn forms() -> Vec<(String, String)> {
     let escaped = |byte: u8| match byte.is_ascii_alphanumeric() {
         true => (byte as char).to_string(),
@@ -190,7 +194,7 @@ fn forms() -> Vec<(String, String)> {
     whole.into_iter().chain(encoded.into_iter().chain(url_safe).map(middle)).collect()
 }
 
-/// An API that repeats what it was sent: the key in every form, in a header and in the body, cut anywhere.
+/// An API that sends the key back in every encoding, in a header and in the body, cut anywhere.
 fn repeating(request: &Request) -> Response {
     let key = request.header("x-goog-api-key").unwrap_or_default().to_string();
     assert_eq!(key, KEY, "the API gets the key");
@@ -209,7 +213,7 @@ fn repeating(request: &Request) -> Response {
     answer.with("x-request", format!("for {key}!")).with("x-encoded", base64(key.as_bytes()))
 }
 
-/// An answer's body, with its pieces put together.
+/// Returns the body of a response, with its chunks joined.
 fn body_of(answer: &str) -> String {
     let (head, mut rest) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
     if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {

@@ -1,4 +1,4 @@
-//! What a test of the network gives a run, and what it can find afterwards.
+//! Options that the network tests give to a run, and ways to read its result.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::http_server::Authority;
 use crate::support::{RunOutcome, TestEnvironment};
 
-/// What every client looks at to find the authorities it believes.
+/// The variables by which clients find their trusted certificate authorities.
 const AUTHORITY_VARIABLES: [&str; 8] = [
     "SSL_CERT_FILE",
     "CURL_CA_BUNDLE",
@@ -24,12 +24,12 @@ const AUTHORITY_VARIABLES: [&str; 8] = [
 pub(crate) struct Options(Vec<String>);
 
 impl Options {
-    /// A policy on top of `strict` with these hosts; every name below `.test` of these leads to this machine.
+    /// Returns options for a policy that extends `strict` by these hosts. These names resolve to this machine.
     pub(crate) fn hosts(environment: &TestEnvironment, allow: &[&str], names: &[&str]) -> Self {
         Self::policy(environment, allow, names, "")
     }
 
-    /// The same with more sections.
+    /// Like [`hosts`](Self::hosts), with more sections in the policy.
     pub(crate) fn policy(environment: &TestEnvironment, allow: &[&str], names: &[&str], more: &str) -> Self {
         let pins: Vec<String> = names.iter().map(|name| format!("{name:?} = \"127.0.0.1\"")).collect();
         let text = format!(
@@ -47,7 +47,7 @@ impl Options {
         self
     }
 
-    /// Every client inside believes this authority.
+    /// Makes every client in the run trust this certificate authority.
     pub(crate) fn believing(self, environment: &TestEnvironment, authority: &Authority) -> Self {
         let path = environment.temporary_directory().join("authority.pem");
         std::fs::write(&path, authority.pem()).unwrap();
@@ -58,7 +58,7 @@ impl Options {
         options
     }
 
-    /// With the probes of the tests to be read.
+    /// Grants read access to the probes of the tests.
     pub(crate) fn probing(self) -> Self {
         self.and(&["--read", probe("").to_str().unwrap()])
     }
@@ -68,19 +68,19 @@ impl Options {
     }
 }
 
-/// A script of `fixtures/probes`.
+/// Returns the path of a script in `fixtures/probes`.
 pub(crate) fn probe(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/probes").join(name)
 }
 
-/// The events of one kind that a run's transcript has.
+/// Returns the events of one type in a run's transcript.
 pub(crate) fn events(outcome: &RunOutcome, kind: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(outcome.transcript()).unwrap_or_default();
     let all = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     all.filter(|event| event["event_type"] == kind).collect()
 }
 
-/// The row of a host in a run's result; `null` when it was never asked for.
+/// Returns the row of a host in a run's result; `null` if the run never requested the host.
 pub(crate) fn row(outcome: &RunOutcome, host: &str) -> Value {
     let rows = outcome.result["network"].as_array().cloned().unwrap_or_default();
     rows.into_iter().find(|row| row["host"] == host).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! That the servers of these tests are what real clients take them for, without guard between.
+//! Real clients without guard must accept the servers of these tests as real ones.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::support::http_server::{Authority, Response, Server, Step};
 use crate::support::scripted_api::{Api, Part, Turn, USED};
 use crate::support::{Scratch, skip};
 
-/// A home and a directory for a client of these servers.
+/// A home and a working directory for a client of these servers.
 struct ClientDirectory(Scratch);
 
 impl ClientDirectory {
@@ -25,7 +25,7 @@ impl ClientDirectory {
         directory
     }
 
-    /// What a script prints that works with nothing of the user's but PATH.
+    /// Runs a script with only PATH of the user's variables. Returns its output.
     fn bash(&self, script: &str) -> String {
         let output = Command::new("bash")
             .args(["-euc", script])
@@ -43,7 +43,7 @@ impl ClientDirectory {
     }
 }
 
-/// Another home must not hide the compiler from rustup.
+/// Returns the directory of rustup, which the client needs because its home is another one.
 fn rustup() -> PathBuf {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     std::env::var_os("RUSTUP_HOME").map_or_else(|| home.join(".rustup"), PathBuf::from)
@@ -58,7 +58,7 @@ fn is_installed(program: &str) -> bool {
     is_there
 }
 
-/// Sends bytes and reads to the end; what was read, and whether it ended in order.
+/// Sends bytes and reads to the end. Returns what it read, and whether the connection was closed properly.
 pub(super) fn exchange(mut stream: impl Read + Write, question: &str) -> (String, bool) {
     stream.write_all(question.as_bytes()).unwrap();
     let mut answer = Vec::new();
@@ -75,7 +75,7 @@ fn over_tls(authority: &Authority, server: &Server, name: &str) -> StreamOwned<C
     StreamOwned::new(client, TcpStream::connect(server.address()).unwrap())
 }
 
-/// Ends a question that is the last of its connection.
+/// The end of the last request on a connection.
 pub(super) const ONCE: &str = "connection: close\r\nhost: x\r\n\r\n";
 
 #[test]

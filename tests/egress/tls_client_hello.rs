@@ -1,4 +1,4 @@
-//! The names in real hellos, and what is refused.
+//! Tests which name guard reads from real TLS ClientHello messages, and which messages it refuses.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion, version,
 };
 
-/// What rustls sends first.
+/// Returns the ClientHello that rustls sends for this name.
 fn rustls(name: &str, versions: &[&'static SupportedProtocolVersion]) -> Vec<u8> {
     let config = ClientConfig::builder_with_protocol_versions(versions)
         .with_root_certificates(RootCertStore::empty())
@@ -21,9 +21,9 @@ fn rustls(name: &str, versions: &[&'static SupportedProtocolVersion]) -> Vec<u8>
     bytes
 }
 
-/// What `openssl s_client -tls1_2 -servername Www.Example.ORG` of release 3.0 sent.
+/// The ClientHello of `openssl s_client -tls1_2 -servername Www.Example.ORG`, release 3.0.
 const OPENSSL: &str = "16030100cf010000cb030302f2b72fa60eef875af48dae5743657c9d672ecd1d3732b581d4a03a9ac0eb2a000038c02cc030009fcca9cca8ccaac02bc02f009ec024c028006bc023c0270067c00ac0140039c009c0130033009d009c003d003c0035002f00ff0100006a00000014001200000f5777772e4578616d706c652e4f5247000b000403000102000a000c000a001d0017001e00190018002300000016000000170000000d002a0028040305030603080708080809080a080b080408050806040105010601030303010302040205020602";
-/// The same with `-noservername` and TLS 1.3.
+/// The ClientHello of `openssl s_client -noservername` with TLS 1.3.
 const OPENSSL_NAMELESS: &str = "16030100dc010000d80303305833812444c9b68ec002790bfa1b85a4b19d5c784802334b9e679b3ea0f6e1206110d271d78cdd94050ba8287ee559358a89843aa651545a2399c922c704c0e3000813021303130100ff01000087000b000403000102000a00160014001d0017001e0019001801000101010201030104002300000016000000170000000d001e001c040305030603080708080809080a080b080408050806040105010601002b0003020304002d00020101003300260024001d002003505fb6cfc6d7103a9c2c875690081aa41db94daad86c559507044e751d3f1c";
 
 fn bytes_of(hex: &str) -> Vec<u8> {
@@ -34,7 +34,7 @@ fn named(name: &str) -> Hello {
     Hello::Named(name.to_string())
 }
 
-/// A handshake message in records of at most so many bytes.
+/// Splits a handshake message into records of at most this many bytes.
 fn in_records(message: &[u8], length: usize) -> Vec<u8> {
     let record = |part: &[u8]| [&[22, 3, 1][..], &(part.len() as u16).to_be_bytes(), part].concat();
     message.chunks(length.max(1)).flat_map(record).collect()
@@ -44,14 +44,14 @@ fn extension(kind: u16, data: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &(data.len() as u16).to_be_bytes(), data].concat()
 }
 
-/// A `server_name` extension with these names.
+/// Returns a `server_name` extension with these names.
 fn names(names: &[&[u8]]) -> Vec<u8> {
     let name = |name: &&[u8]| [&[0][..], &(name.len() as u16).to_be_bytes(), name].concat();
     let list: Vec<u8> = names.iter().flat_map(name).collect();
     extension(0, &[&(list.len() as u16).to_be_bytes()[..], &list].concat())
 }
 
-/// A ClientHello with these extensions.
+/// Returns a ClientHello with these extensions.
 fn hello(extensions: &[u8]) -> Vec<u8> {
     let body = [
         &[3, 3][..],
@@ -70,7 +70,7 @@ fn in_one_record(extensions: &[u8]) -> Hello {
     read(&in_records(&hello(extensions), 16_384))
 }
 
-/// Behind what can be read of it another name may be asked for.
+/// A ClientHello with an encrypted server name must be recognized, because the visible name may not be the real one.
 #[test]
 fn a_hidden_name_is_told_apart() {
     for kind in [0xfe0d, 0xffce] {
@@ -204,7 +204,8 @@ proptest! {
         let _ = read(&bytes);
     }
 
-    /// A changed hello is refused or says a name that could be one; and what was whole is never waited for.
+    /// A changed ClientHello must be refused or give a valid host name, and the decision about a prefix must not differ
+    /// from that about the whole.
     #[test]
     fn changed_hellos(at in 0usize..10_000, to: u8, cut in 0usize..10_000, record in 40usize..600) {
         let mut bytes = in_records(&rustls("api.example.org", &[&version::TLS13])[5..], record);

@@ -1,4 +1,4 @@
-//! Tokens in the answers of real APIs, however they arrive.
+//! Tests how guard counts the tokens that real APIs report.
 
 use guard::egress::token_usage::{Places, Scanner, Tokens};
 use proptest::prelude::*;
@@ -172,7 +172,7 @@ fn memory_is_bounded() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// However the body is cut, the numbers are the same.
+    /// The token counts must not depend on how the body is cut into pieces.
     #[test]
     fn chunks_change_nothing(
         parts in prop::collection::vec(prop_oneof![

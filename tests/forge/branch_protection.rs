@@ -1,4 +1,4 @@
-//! Is a branch protected: every answer that GitHub gives, and those it should not give.
+//! Tests how guard decides whether a branch is protected: for every response of GitHub, and for malformed ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::support::http_server::{Authority, Request, Response, Server, Step};
 const RULES: &str = "/repos/acme/widget/rules/branches/main";
 const CLASSIC: &str = "/repos/acme/widget/branches/main/protection";
 
-/// A rule as the API lists it.
+/// Returns a rule in the format of the API.
 fn rule(kind: &str) -> Value {
     json!({
         "type": kind, "ruleset_source_type": "Repository", "ruleset_source": "acme/widget", "ruleset_id": 42,
@@ -21,7 +21,7 @@ fn rule(kind: &str) -> Value {
     })
 }
 
-/// Branch protection as the API says it.
+/// Returns a branch protection in the format of the API.
 fn classic(pull_request: bool, force: bool) -> Value {
     let mut body = json!({
         "url": "https://api.github.com/repos/acme/widget/branches/main/protection",
@@ -322,7 +322,8 @@ fn a_certificate_nobody_signed_gets_no_token() {
     assert!(server.requests().is_empty(), "a stranger was asked");
 }
 
-/// Who is believed is in the environment, so it is another process that asks.
+/// guard must trust a certificate that the machine trusts. The trusted certificates come from the environment, so the
+/// test runs itself again as another process.
 #[test]
 fn a_certificate_of_the_machine_is_believed() {
     const AGAIN: &str = "GUARD_TEST_FORGE_TLS";
@@ -359,7 +360,7 @@ fn a_certificate_of_the_machine_is_believed() {
     assert_eq!(asked[1].header("authorization"), Some(format!("Bearer {SECRET}").as_str()));
 }
 
-/// Through the company's proxy, which is told the host and nothing else.
+/// guard connects through the corporate proxy, which must see only the host name and not the token.
 #[test]
 fn the_companys_proxy_does_not_see_the_token() {
     let proxy = Server::plain(|_: &Request| Response::new(403, "text/plain", "not here"));
@@ -378,7 +379,7 @@ fn the_companys_proxy_does_not_see_the_token() {
     }
 }
 
-/// A runtime cannot be entered twice; who calls does not have to know.
+/// A caller inside an async runtime must be able to query the API, although a runtime cannot be entered twice.
 #[test]
 fn it_can_be_asked_from_within_a_runtime() {
     let server = hub(Response::json(200, &json!([])), not_protected());

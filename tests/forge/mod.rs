@@ -1,4 +1,4 @@
-//! A stand-in of GitHub's API on loopback and real repositories: what is asked, what is believed, what is never told.
+//! Tests the forge module with an imitation of GitHub's API on loopback and real repositories.
 
 mod branch_protection;
 mod pull_requests;
@@ -12,17 +12,17 @@ use guard::forge::{Kind, Remote, Token};
 
 use crate::support::http_server::Server;
 
-/// The user's token: it must be nowhere but in one header.
+/// The user's token. It must be only in one header of a request.
 pub(crate) const SECRET: &str = "ghp_0123456789abcdefSECRETabcdef0123456789";
 
-/// An environment of these variables.
+/// Returns a lookup function for these variables.
 pub(crate) fn environment(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> + use<> {
     let pairs: Vec<(String, String)> =
         pairs.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
     move |name| pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
 }
 
-/// `acme/widget` on a GitHub whose API is there.
+/// Returns the remote `acme/widget` on a GitHub whose API has this address.
 pub(crate) fn remote_at(api: &str) -> Remote {
     let url = "https://github.com/acme/widget.git";
     let variables = environment(&[("GITHUB_API_URL", api), ("GITHUB_SERVER_URL", "https://github.com")]);
@@ -49,7 +49,7 @@ pub(crate) fn token(remote: &Remote) -> Token {
     Token::with(remote, environment(&[("GH_TOKEN", SECRET)])).unwrap().unwrap()
 }
 
-/// Nothing that is told has the token in it.
+/// Fails if a text contains the token.
 pub(crate) fn is_silent(told: &dyn std::fmt::Debug) {
     let text = format!("{told:?}");
     assert!(!text.contains(SECRET) && !text.contains("SECRET"), "the token is told: {text}");

@@ -1,4 +1,4 @@
-//! Pull requests: made once, found again, whatever happens in between.
+//! guard must create a pull request exactly once, and find it again after any failure.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use super::{SECRET, environment, impatient, is_silent, remote, token};
 use crate::support::http_server::{Request, Response, Server, Step};
 
-/// A repository's pull requests, as GitHub keeps them.
+/// The pull requests of a repository, as GitHub stores them.
 #[derive(Default)]
 struct Pulls {
     all: Vec<Value>,
-    /// What the next list does not show yet, though it is there: another guard is just making it.
+    /// The number of list requests that do not show the newest pull request yet, as if another guard were just creating
+    /// it.
     hidden: usize,
-    /// Answers that go before the real ones to the next creations; `true`: it is made all the same.
+    /// Responses to the next creations. `true` means that the pull request is created all the same.
     troubles: Vec<(Response, bool)>,
 }
 

@@ -1,4 +1,4 @@
-//! The task's branch to a real repository, and nothing else to it.
+//! guard pushes the task's branch to a real repository. Nothing else there may change.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use guard::workspace::Repository;
 use super::is_silent;
 use crate::support::{TestRepository, git, git_in, isolated_command, make_program};
 
-/// A user's repository with a branch of a task, and the bare one it is pushed to.
+/// A user's repository with a task branch, and the bare repository to which guard pushes it.
 struct PushFixture {
     source: TestRepository,
     bare: PathBuf,
@@ -30,7 +30,7 @@ impl PushFixture {
         fixture
     }
 
-    /// A commit on a branch that is checked out nowhere.
+    /// Adds a commit to a branch that is not checked out. Returns the commit.
     fn commit(&self, branch: &str, words: &str) -> String {
         let name = format!("refs/heads/{branch}");
         let commit = self.source.git(&["commit-tree", &format!("{name}^{{tree}}"), "-p", &name, "-m", words]);
@@ -42,7 +42,7 @@ impl PushFixture {
         self.source.git(&["rev-parse", &format!("refs/heads/{branch}")])
     }
 
-    /// The repository, with what it says taken for the user's own.
+    /// Returns the repository, whose configuration the user trusts.
     fn repository(&self) -> Repository {
         self.source.find_trusted()
     }
@@ -57,7 +57,7 @@ impl PushFixture {
         pushed
     }
 
-    /// Everything the bare repository has.
+    /// Returns all refs of the bare repository.
     fn refs(&self) -> Vec<String> {
         let list = git(&self.bare, &["for-each-ref", "--format=%(refname) %(objectname)"]);
         list.lines().map(str::to_string).collect()
@@ -67,7 +67,7 @@ impl PushFixture {
         make_program(path, format!("#!/bin/sh\n{text}\n"));
     }
 
-    /// A program that leaves a mark when it is run.
+    /// Makes a program that creates a marker file when it is executed. Returns the marker's path.
     fn trap(&self, path: &Path) -> PathBuf {
         let mark = self.source.scratch.0.join("it-ran");
         self.script(path, &format!("touch {}", mark.display()));
@@ -199,7 +199,8 @@ fn nothing_that_configuration_adds_goes_along() {
     assert_eq!(names, ["refs/heads/main", "refs/heads/task/x"]);
 }
 
-/// Hooks of the repository call what lies in a worktree, and there an agent has been.
+/// A push must not run the repository's hooks, because they can execute files from a worktree that an agent has
+/// changed.
 #[test]
 fn no_hooks_run() {
     for (setting, file) in [
@@ -252,7 +253,7 @@ fn addresses_of_the_users_are_followed() {
     }
 }
 
-/// Serves the bare repository as strangers' servers do, on a port of loopback.
+/// A git daemon that serves the bare repository on a loopback port.
 struct Daemon(Child, u16);
 
 impl Daemon {
@@ -288,8 +289,8 @@ impl Drop for Daemon {
     }
 }
 
-/// A repository that nobody vouches for may be an agent's: it says where to, and nothing that would run here, or that would
-/// show the user's credentials to somebody else.
+/// An agent may have changed the configuration of a repository that the user does not trust. A push may use its
+/// address, but must not execute any program that it names, and must not send the user's credentials to another host.
 #[test]
 fn a_planted_repository_runs_nothing() {
     let fixture = PushFixture::new();
@@ -340,7 +341,7 @@ fn a_planted_repository_runs_nothing() {
     assert!(mark.exists(), "the trap is none");
 }
 
-/// Nobody can be asked: programs that git starts have no terminal, and they end with it.
+/// Programs that a push starts must have no terminal to ask the user, and must end when the push times out.
 #[test]
 fn a_push_has_no_terminal_and_an_end() {
     let fixture = PushFixture::new();

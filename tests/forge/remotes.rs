@@ -1,4 +1,4 @@
-//! Addresses of remotes, as git takes them.
+//! guard must read the addresses of remotes as git does.
 
 use guard::forge::{Kind, Remote};
 use proptest::prelude::*;
@@ -126,7 +126,7 @@ fn an_enterprise_is_named_by_the_environment_and_by_nothing_else() {
     assert!(error.to_string().contains("all_proxy") && !error.to_string().contains("hidden"), "{error}");
 }
 
-/// With the user's own shortcuts for addresses, from the configuration that git would use.
+/// guard must apply the user's `insteadOf` abbreviations from the configuration that git would use.
 #[test]
 fn remotes_are_read_as_git_reads_them() {
     let fixture = TestRepository::new();

@@ -1,4 +1,4 @@
-//! Where tokens come from, and where they do not get to.
+//! Tests where guard finds the tokens of the user, and that nothing else receives them.
 
 use guard::forge::{Remote, Token};
 use guard::policy::Pattern;
@@ -88,7 +88,8 @@ fn no_built_in_policy_hands_a_token_to_an_agent() {
     }
 }
 
-/// The same by its outcome, with the kernel's own list of what the agent got.
+/// The agent's environment, read from the kernel's `/proc/self/environ`, must not contain the token under any built-in
+/// policy.
 #[test]
 fn an_agent_does_not_get_the_token() {
     for name in built_in() {
