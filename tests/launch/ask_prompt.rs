@@ -1,4 +1,4 @@
-//! `ask`: a person at the terminal decides; without one it is a no.
+//! For the action `ask`, guard asks the user at the terminal. Without a terminal it must refuse.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ fn command(scratch: &Scratch) -> Command {
     command
 }
 
-/// Runs on a terminal, answers each question with the next key, and gives back what the terminal showed.
+/// Runs guard on a terminal and answers each question with the next key. Returns what the terminal showed.
 fn at_a_terminal(scratch: &Scratch, keys: &[&str]) -> String {
     let pty = nix::pty::openpty(None, None).unwrap();
     let end = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
@@ -100,7 +100,7 @@ fn nobody_there_is_a_no() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("ask.date"));
 }
 
-/// A terminal on which the test sees every byte and can answer as a terminal emulator does.
+/// A terminal of which the test reads every byte, and on which it can answer as a terminal emulator does.
 struct Emulator {
     master: std::fs::File,
     shown: String,
@@ -118,7 +118,7 @@ impl Emulator {
         Self { master: std::fs::File::from(pty.master), shown: String::new(), child }
     }
 
-    /// Reads until this was shown for so many times.
+    /// Reads until the text was shown this many times.
     fn wait_for(&mut self, text: &str, times: usize) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.shown.matches(text).count() < times {
@@ -158,7 +158,7 @@ impl Drop for Emulator {
     }
 }
 
-/// While a person is asked, the agent writes nothing: not over the question, and not as if it were one.
+/// While guard asks the user, the agent's output must not appear: it could overwrite the question or forge one.
 #[test]
 fn a_question_is_not_painted_over() {
     let scratch = scene("ask-painted");
@@ -186,7 +186,7 @@ fn a_question_is_not_painted_over() {
     assert!(!emulator.shown.contains("first=1"), "{:?}", emulator.shown);
 }
 
-/// What the agent makes the terminal send is no answer, and neither is what was typed before the question.
+/// Neither a terminal response that the agent provokes nor a key pressed before the question may count as an answer.
 #[test]
 fn what_a_terminal_sends_by_itself_is_no_answer() {
     let scratch = scene("ask-report");
@@ -206,7 +206,8 @@ fn what_a_terminal_sends_by_itself_is_no_answer() {
     assert!(!emulator.shown.contains("first=1"), "{:?}", emulator.shown);
 }
 
-/// The person who answers sees every argument, and nothing that is not drawn or turns the text round.
+/// The question must show every argument, and must escape characters that are invisible or change the direction of the
+/// text.
 #[test]
 fn the_question_shows_the_whole_command() {
     let scratch = scene("ask-whole");

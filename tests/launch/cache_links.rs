@@ -1,10 +1,10 @@
-//! Package caches of a run without mounts: there when a program uses them, and not before.
+//! A run without mounts must get its package caches when a program uses them, and not before.
 
 use std::path::PathBuf;
 
 use crate::support::{RunOutcome, TestEnvironment, in_every_environment};
 
-/// A home with one entry in npm's cache, and a program called `npm` that reads it and adds another.
+/// Makes a home with one entry in npm's cache, and a program `npm` that reads the entry and adds another one.
 fn furnish(environment: &TestEnvironment) -> PathBuf {
     environment.run_outside(
         "mkdir -p own/.npm/_cacache/content-v2/sha512/ab/cd && echo kept > own/.npm/_cacache/content-v2/sha512/ab/cd/ef \
@@ -51,7 +51,8 @@ fn a_run_that_uses_none_does_not_wait_for_any() {
     });
 }
 
-/// guard makes the links while the run is at work: where the run has put something else, nothing of it is followed.
+/// guard creates the cache links while the run works. It must not follow a link that the run put in the place of a
+/// directory.
 #[test]
 fn links_are_not_led_out_of_the_home() {
     in_every_environment(|environment| {
@@ -72,7 +73,8 @@ fn links_are_not_led_out_of_the_home() {
     });
 }
 
-/// cargo's directories of crates, one archive and what was unpacked of it, and a program called `cargo` that looks at them.
+/// Makes cargo's registry directories with one archive and its unpacked crate, and a program `cargo` that inspects
+/// them.
 fn furnish_cargo(environment: &TestEnvironment) -> PathBuf {
     environment.run_outside(
         "mkdir -p own/.cargo/registry/cache/reg own/.cargo/registry/src/reg/a-1.0 own/.cargo/registry/index/reg \

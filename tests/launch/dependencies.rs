@@ -1,4 +1,5 @@
-//! A repository whose dependencies git ignores: a task's builds and tests find them, and change nothing of the user's.
+//! git ignores the dependencies of a repository. A task's builds and tests must find them, and must not change the
+//! user's files.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use crate::support::{
     RunOutcome, TestEnvironment, guard_program, in_every_environment, in_two_environments, one_environment,
 };
 
-/// A project with dependencies of three kinds, and other things that git ignores.
+/// Makes a project with dependencies of three kinds, and with other ignored files.
 const PROJECT: &str = r#"
 git init -q -b main app && cd app && git config user.name n && git config user.email e
 printf 'node_modules/\n.venv\ntarget\ndist\n.env\n' > .gitignore
@@ -99,7 +100,7 @@ fn the_user_chooses_what_comes_along() {
     }
 }
 
-/// Directories that only look like dependencies lead nowhere.
+/// guard must not make a directory available that is only a link with the name of a dependency directory.
 #[test]
 fn links_to_other_places_do_not_come_along() {
     let environment = one_environment();
@@ -113,7 +114,7 @@ fn links_to_other_places_do_not_come_along() {
     assert_eq!(outcome.printed(), "", "{outcome}");
 }
 
-/// A large `node_modules` costs next to nothing: it is not copied, and git does not look into it.
+/// A large `node_modules` must not slow a run down: guard does not copy it, and git does not search it.
 #[test]
 fn a_large_directory_is_not_looked_at() {
     let environment = one_environment();
@@ -129,7 +130,8 @@ fn a_large_directory_is_not_looked_at() {
     eprintln!("without: {:?}", began.elapsed());
 }
 
-/// Uncommitted work comes along when that is asked for: changed, deleted, new, staged and binary files, and no others.
+/// With `--with-changes` the run must get the user's uncommitted changes: changed, deleted, new, staged and binary
+/// files, and no others.
 #[test]
 fn uncommitted_changes_come_along_when_asked_for() {
     let environment = one_environment();
@@ -154,7 +156,7 @@ fn uncommitted_changes_come_along_when_asked_for() {
     assert!(without.error.contains("--with-changes includes them"), "{}", without.error);
 }
 
-/// The files of initialised submodules are there, and git sees nothing in them.
+/// The run must have the files of initialised submodules, and git must report no change in them.
 #[test]
 fn submodules_come_along() {
     in_two_environments(|environment| {
@@ -180,7 +182,8 @@ fn submodules_come_along() {
     });
 }
 
-/// Receiving waits for nothing: a git that guard has no more questions for ends at once, although guard blocks SIGTERM then.
+/// guard must receive a commit without delay. The git processes that it no longer needs must end at once, although
+/// guard blocks SIGTERM at that time.
 #[test]
 fn a_commit_is_received_without_delay() {
     let environment = one_environment();

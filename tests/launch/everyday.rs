@@ -1,4 +1,4 @@
-//! What developers do all day, done inside under `strict`: it must just work, with nothing refused.
+//! Everyday developer commands must work under `strict`, and guard must refuse none of them.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::support::{
     TestEnvironment, guard_program, in_every_environment, in_two_environments, one_environment, skip,
 };
 
-/// Whether the machine has a program; says so if not.
+/// Returns true if the program is installed; otherwise skips the test.
 fn has(program: &str) -> bool {
     let there = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let there = there.is_ok_and(|status| status.success());
@@ -19,7 +19,7 @@ fn has(program: &str) -> bool {
     there
 }
 
-/// A script, and what it prints.
+/// Scripts and their expected output.
 const SCRIPTS: &[(&str, &str)] = &[
     ("printf 'c\\na\\nb\\n' | sort | head -2 | tr '\\n' ' '", "a b "),
     (
@@ -138,7 +138,8 @@ fn cargo_uses_packages_of_the_cache() {
     });
 }
 
-/// cargo looks for settings in every directory above, and stops at one that it may not read.
+/// cargo looks for settings in every parent directory, and fails on one that it may not read. guard must let it read
+/// those files.
 #[test]
 fn cargo_with_settings_above_the_working_folder() {
     if !has("cargo") {
@@ -344,7 +345,7 @@ EOF";
     });
 }
 
-/// Reading works in a linked worktree; the repository itself stays as it is.
+/// git can read in a linked worktree that guard did not make, but cannot change its repository.
 #[test]
 fn git_in_a_linked_worktree() {
     in_every_environment(|environment| {
@@ -365,7 +366,8 @@ fn git_in_a_linked_worktree() {
     });
 }
 
-/// A conversation on a terminal: what is typed, after what was seen.
+/// Runs a command on a terminal. For each pair it waits for the first text and then types the second. Returns the
+/// screen and the exit code.
 fn on_terminal(environment: &TestEnvironment, command: &str, conversation: &[(&str, &str)]) -> (String, i32) {
     let words = environment.guard_run_arguments(&["-q"], &["bash", "-c", command]);
     let quoted: Vec<String> = words.iter().map(|word| shell_words::quote(word).into_owned()).collect();
@@ -436,7 +438,7 @@ fn control_c_on_a_terminal_reaches_the_program() {
     });
 }
 
-/// What is typed at an ordinary shell: job control, editing of lines.
+/// Job control and line editing must work in an interactive shell.
 #[test]
 fn an_interactive_shell() {
     if !has("script") {
@@ -453,7 +455,7 @@ fn an_interactive_shell() {
     assert_eq!(code, 3, "{seen:?}");
 }
 
-/// What test suites do with repositories of their own, wherever they make them.
+/// A script that makes and uses its own repository in a temporary directory, as test suites do.
 const OWN_REPOSITORY: &str = "d=$(mktemp -d); cd $d; git init -q -b main; git config user.name t; git config user.email t@example.org; \
      echo a > f; git add f; git commit -q -m one; git checkout -q -b topic; git reset -q --hard HEAD; git branch -d -q main; git tag v1; \
      git stash list; git clone -q . copy; cd copy; git switch -q -c other; git push -q origin other; cd ..; git branch --list other; \
@@ -500,7 +502,8 @@ fn git_in_the_tasks_repository_by_other_names() {
     });
 }
 
-/// By the shim the words come from the shim, by other ways from the supervisor; never from both, and one denial each.
+/// guard must report each refusal exactly once: through the shim if the program has one, and otherwise through the
+/// supervisor.
 #[test]
 fn a_refusal_is_told_once() {
     if !has("python3") {
@@ -542,7 +545,7 @@ for argv in json.loads(sys.argv[1]):
     });
 }
 
-/// Whoever runs guard has keys of several services, and the run needs none of them.
+/// The API keys in the caller's environment must not appear in the transcript.
 #[test]
 fn the_callers_keys_are_in_no_transcript() {
     for variable in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "FOO_TOKEN"] {

@@ -1,4 +1,4 @@
-//! Agents that resist: every run ends, and leaves nothing running.
+//! Agents resist being ended. Every run must end, and must leave no process.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -77,7 +77,7 @@ for path in (os.environ['HOME'], os.environ['TMPDIR'], os.path.dirname(shutil.wh
     });
 }
 
-/// What outlives the command it was started by is ended with it, and does not hold the run up.
+/// A daemon must end with the command that started it, and must not delay the end of the run.
 #[test]
 fn daemons_end_with_the_command() {
     in_every_environment(|environment| {
@@ -117,7 +117,8 @@ print(subprocess.run(['git', 'push'], stderr=subprocess.PIPE).stderr.count(b'Per
     });
 }
 
-/// The agent begins in its memory, and is to be looked at there; the program is not.
+/// Once the program runs, init must not be dumpable, so that no process of the user can read its memory. The program
+/// itself must be dumpable, because the supervisor reads its memory.
 #[test]
 fn nobody_looks_into_the_first_process_when_the_program_runs() {
     in_every_environment(|environment| {
@@ -142,7 +143,7 @@ fn nobody_looks_into_the_first_process_when_the_program_runs() {
     });
 }
 
-/// Whoever is the same user can stop init from outside: guard ends the run without it.
+/// A process of the same user stops init from outside. guard must end the run without init.
 #[test]
 fn a_first_process_that_is_stopped() {
     in_every_environment_at_once(|environment| {

@@ -1,8 +1,8 @@
-//! What counts as idle: nothing printed, nothing started and no work, by any descendant.
+//! A run is idle if no descendant prints anything, starts a program, or uses the CPU.
 
 use crate::support::{in_every_environment_at_once, in_two_environments};
 
-/// Silent in every case; some work all the same.
+/// A run that prints nothing must count as busy while a descendant works, and as idle otherwise.
 #[test]
 fn silence_is_not_idleness() {
     // Orphans that work while the agent waits, in the last ones: whoever does it, it is the run's.

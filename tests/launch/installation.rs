@@ -1,4 +1,4 @@
-//! What a program needs of its own installation.
+//! A program must find the files of its own installation in a run.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! Many processes and long runs: bounded, and ended.
+//! guard must limit the number of processes of a run, and must end a run that takes too long.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

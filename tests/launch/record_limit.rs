@@ -1,8 +1,10 @@
-//! A run's record is bounded. An agent that fills it ends its run; it does not blind the record for what comes then.
+//! The transcript has a size limit. A run that fills its transcript must be ended, and guard must still record what
+//! happens after that.
 
 use crate::support::in_every_environment_at_once;
 
-/// Starts programs with arguments that are six times as long in the record, then does what is refused.
+/// A program that starts programs whose arguments become six times as long in the transcript, and then tries something
+/// forbidden.
 const FLOOD: &str = r#"
 import os, subprocess
 argument = "\x01" * 60000

@@ -1,4 +1,4 @@
-//! The hosts that package tools fetch from, by their settings in homes made for it.
+//! Tests how guard finds the hosts of package registries from the settings in a home directory.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use guard::launch::discover::registries::{Registries, Tool, find_registries, fin
 
 use crate::support::{Scratch, make_program, skip};
 
-/// A home, an `/etc` and a directory of programs.
+/// A home, an `/etc`, and a directory with programs.
 struct RegistryFixture(Scratch);
 
 impl RegistryFixture {
@@ -27,7 +27,7 @@ impl RegistryFixture {
         self
     }
 
-    /// A program that counts its starts in `started`.
+    /// Adds a program that counts its starts in the file `started`.
     fn program(self, name: &str, script: &str) -> Self {
         let text = format!("#!/bin/sh\necho x >> {}\n{script}\n", self.0.0.join("started").display());
         make_program(&self.0.0.join("bin").join(name), text);
@@ -103,7 +103,7 @@ fn cargo_goes_where_it_went() {
     entries(&fixture.of(Tool::Cargo, &[("CARGO_HOME", "/nonexistent")]), &[]);
 }
 
-/// A cargo that has fetched nothing yet: it is asked by what it asks its proxy for.
+/// If cargo has no cache yet, guard runs it once and learns the registry from its request to the proxy.
 #[test]
 fn cargo_without_a_cache_is_asked_once() {
     let script = "[ \"$1 $CARGO_NET_OFFLINE\" = 'search false' ] && [ -d \"$CARGO_HOME\" ] || exit 1
@@ -134,8 +134,8 @@ fn cargo_without_a_cache_is_asked_once() {
     assert_eq!(used.starts(), 0);
 }
 
-/// What is heard becomes a permission: a stranger who connects first, a host that serves everything and a cargo that says
-/// nothing give none.
+/// guard allows the host that cargo requests. It must ignore other clients that connect first, a host that serves other
+/// data, and a cargo that requests nothing.
 #[test]
 fn only_cargo_itself_says_where_it_fetches_from() {
     let stranger = "port=${CARGO_HTTP_PROXY##*:}
@@ -371,7 +371,7 @@ fn apt_by_its_sources() {
     assert!(found.notes.is_empty(), "{found:?}");
 }
 
-/// The tools of this machine answer too, whatever they are set to.
+/// guard must find registries with the tools installed on this machine, whatever their settings are.
 #[test]
 fn the_real_tools() {
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();

@@ -1,12 +1,12 @@
-//! Repositories inside a directory that a run may write: the run must not be able to choose what the user's next git
-//! command there executes.
+//! A run may write to a directory with repositories. It must not be able to choose what the user's next git command
+//! there executes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::support::{TestEnvironment, in_every_environment};
 
-/// File operations for python programs; what is refused is passed over.
+/// File operations for the Python programs. They ignore refusals.
 const TOOLS: &str = "
 import os, shutil
 def attempt(function):
@@ -26,7 +26,8 @@ move, makedirs, chmod = attempt(os.rename), attempt(os.makedirs), attempt(os.chm
 link, pipe = attempt(os.symlink), attempt(os.mkfifo)
 ";
 
-/// A directory with repositories of every kind, and the program that git would start if the run could plant it.
+/// A directory with repositories of every kind, and the marker file of the program that the attack tries to make git
+/// start.
 struct Projects {
     directory: PathBuf,
     marker: PathBuf,
@@ -44,7 +45,7 @@ impl Projects {
         Self { directory: root.join("projects"), marker: root.join("marker") }
     }
 
-    /// Uses every repository as its owner would, and says whether anything planted was executed.
+    /// Runs git in every repository as the user would. Returns true if git executed a planted program.
     fn is_executed_by_git(&self, environment: &TestEnvironment) -> bool {
         for place in ["one", "linked", "deep/group/two", "three.git", "four"] {
             let mut git = environment.command("git");
@@ -54,8 +55,8 @@ impl Projects {
         self.marker.exists()
     }
 
-    /// A program that tries to make git start something in every repository. It uses files only: the policy's rules about
-    /// commands have no say.
+    /// Returns a program that tries to make git execute something in every repository. It uses only file operations, so
+    /// the rules about commands do not apply.
     fn attack(&self) -> String {
         let marker = self.marker.display();
         format!(
@@ -76,7 +77,7 @@ write('plain/file', 'changed\\n'); write('one/a', 'changed\\n')"
     }
 }
 
-/// Every `.git` and bare repository with its identity and the bytes git obeys.
+/// Returns each `.git` and bare repository with its inode and its configuration.
 fn identities(directory: &Path) -> Vec<(String, u64, Option<Vec<u8>>)> {
     let places = ["one/.git", "linked/.git", "deep/group/two/.git", "three.git", "four/.git", "store"];
     let of = |place: &&str| {
@@ -211,7 +212,7 @@ fn repositories_in_other_writable_directories_are_protected_too() {
     });
 }
 
-/// `--in-place` in a linked worktree or a submodule, whose `.git` is a file.
+/// With `--in-place` in a linked worktree or a submodule, the run must not be able to replace the `.git` file.
 #[test]
 fn a_git_file_of_the_working_directory_cannot_be_exchanged() {
     let exchanges = [

@@ -1,4 +1,4 @@
-//! What a run returns: exit codes, JSON, the environment of the command, and two runs at the same time.
+//! Tests what a run returns: exit codes, JSON, the environment of the command, and two runs at the same time.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{in_every_environment, in_two_environments};
 
-/// What every result has.
+/// The fields that every result has.
 const FIELDS: &[&str] = &[
     "SESSION_ID",
     "commits",

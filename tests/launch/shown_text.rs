@@ -1,9 +1,10 @@
-//! What an agent chose, in what guard itself shows: nothing that a person does not see, or that changes what they see.
+//! guard prints text that an agent chose. It must escape every character that is invisible or changes how the text is
+//! displayed.
 
 use crate::support::in_every_environment;
 
-/// From the Unicode Character Database: `Default_Ignorable_Code_Point`, `Bidi_Control`, line and paragraph separators,
-/// interlinear annotations, and control characters that a line of output can hold.
+/// Ranges of such characters from the Unicode Character Database: `Default_Ignorable_Code_Point`, `Bidi_Control`, line
+/// and paragraph separators, interlinear annotations, and control characters.
 const HIDDEN: [(u32, u32); 25] = [
     (0x01, 0x08),
     (0x0b, 0x0c),

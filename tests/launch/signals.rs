@@ -1,4 +1,5 @@
-//! Signals: the agent hears of them, what is being made for it is undone, and who is not to hear of one does not.
+//! guard must pass signals to the agent, and must clean up if a signal arrives while it prepares the run. Signals must
+//! not reach other processes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -16,7 +17,7 @@ use crate::support::{
     make_program, unique_mark,
 };
 
-/// A run that was started and said that it is ready.
+/// A run that has printed `ready`.
 struct Ready<'e> {
     environment: &'e TestEnvironment,
     child: std::process::Child,
@@ -26,12 +27,12 @@ struct Ready<'e> {
 }
 
 impl<'e> Ready<'e> {
-    /// Starts a script that says `ready` when it is.
+    /// Starts a script and waits until it prints `ready`.
     fn new(environment: &'e TestEnvironment, script: &str) -> Self {
         Self::ignoring(environment, "", script)
     }
 
-    /// The same where whoever starts guard lets it ignore these signals.
+    /// Starts a script under a guard that inherits these signals as ignored.
     fn ignoring(environment: &'e TestEnvironment, signals: &str, script: &str) -> Self {
         let mark = unique_mark();
         let mut command = environment.guard_ignoring_signals(signals);
@@ -57,7 +58,7 @@ impl<'e> Ready<'e> {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Sees it to its end.
+    /// Waits for the end of the run. Fails if a process of it is left.
     fn end(mut self) -> RunOutcome {
         let mut output = Vec::new();
         self.rest.read_to_end(&mut output).unwrap();
@@ -191,7 +192,8 @@ fn a_worktree_that_is_being_made_is_undone() {
     });
 }
 
-/// A key goes to all of the terminal's foreground: guard, which waits, and the git it has started.
+/// A Ctrl-C reaches the whole foreground process group, also the git with which guard receives commits. No commit may
+/// be lost.
 #[test]
 fn a_key_while_commits_are_received_loses_none() {
     in_every_environment_at_once(|environment| {
@@ -237,7 +239,7 @@ fn a_key_while_commits_are_received_loses_none() {
     });
 }
 
-/// Whoever reads guard's output has stopped doing so: guard can be ended all the same, and its record is complete.
+/// If the reader of guard's output stops reading, a signal must still end guard, and the transcript must be complete.
 #[test]
 fn a_reader_that_does_not_read_keeps_nobody() {
     in_every_environment_at_once(|environment| {

@@ -1,4 +1,4 @@
-//! guard is one file: it brings its shims for git and the shells along, wherever it lies and whatever it is called.
+//! guard is a single file. It must bring its shims for git and the shells along, in any directory and under any name.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,14 @@ use crate::support::{
     RunOutcome, TestEnvironment, guard_program, in_two_environments, one_environment, skip_unsupported,
 };
 
-/// A copy of guard, alone in its directory.
+/// Makes a copy of guard that is alone in its directory.
 fn lone_copy(environment: &TestEnvironment) -> PathBuf {
     environment.run_outside(&format!("mkdir alone && cp '{}' alone/tool", guard_program().display()));
     environment.directory.with_file_name("alone").join("tool")
 }
 
-/// Looks for git, runs what is allowed, and what is not; the code is that of the last. A file: as text it would be refused whole.
+/// A script that looks for git and runs an allowed and a forbidden command; its exit code is that of the last one. The
+/// tests write it to a file, because guard would refuse it as a whole if it were an argument.
 const SCRIPT: &str =
     "readlink -f \"$(command -v git)\"; git --version | cut -c1-11; git checkout -q -b x 2>&1";
 
@@ -45,7 +46,7 @@ fn a_lone_copy_has_its_shims() {
     });
 }
 
-/// What a crash left of an earlier run's shims is made good.
+/// guard must repair shims that a crash damaged.
 #[test]
 fn damaged_shims_are_made_anew() {
     let environment = one_environment();

@@ -1,4 +1,4 @@
-//! Standard input, output and error of a run: byte for byte, closed, missing, or a gibibyte of it.
+//! A run must pass standard input, output and error byte for byte: closed, missing, or with a gibibyte of data.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -109,7 +109,7 @@ fn an_agent_that_closes_its_output_goes_on() {
     });
 }
 
-/// Nobody typed anything and nobody reads: no descriptors at all.
+/// guard must work if its caller closed all three standard streams.
 #[test]
 fn without_standard_streams() {
     in_two_environments(|environment| {

@@ -1,4 +1,4 @@
-//! What keeps a run from starting: it is reported, and nothing is left.
+//! If a run cannot start, guard must report why and leave nothing behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::{
     unique_mark,
 };
 
-/// Threads of a user, as the kernel counts them against the limit.
+/// Returns the number of threads that the kernel counts against a user's limit.
 fn threads_of(user: u32) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let statuses = processes.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok());
@@ -117,7 +117,7 @@ fn working_folders_that_cannot_be_used() {
     });
 }
 
-/// Arguments and directories with every byte that can be in a name.
+/// guard must pass arguments and accept directories with any byte that a name can contain.
 #[test]
 fn strange_words() {
     in_two_environments(|environment| {
@@ -144,7 +144,8 @@ fn strange_words() {
     });
 }
 
-/// Whatever of guard cannot be started, the rest of it does not wait for that without end.
+/// If the process limit prevents guard from starting a part of itself, guard must end with an error and must not wait
+/// forever.
 #[test]
 fn too_few_processes_for_guard_itself() {
     in_every_environment(|environment| {

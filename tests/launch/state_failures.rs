@@ -1,4 +1,4 @@
-//! A transcript that cannot be written, a state directory that cannot be used.
+//! Tests transcripts that cannot be written, and state directories that cannot be used.
 
 use std::time::Duration;
 

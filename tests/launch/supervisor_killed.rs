@@ -1,4 +1,4 @@
-//! The supervisor is killed at any moment: nothing of its run goes on, and the transcript can be read.
+//! Kills the supervisor at any moment. Every process of its run must end, and the transcript must be readable.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,10 +13,10 @@ use crate::support::{
     init_process, marked_processes, unique_mark,
 };
 
-/// How often, over all environments.
+/// The number of kills over all environments.
 const KILLS: usize = 200;
 
-/// Starts programs all the time, and leaves behind what wants to live on.
+/// A script that starts programs all the time, and leaves a daemon.
 const BUSY: &str = "(setsid sleep 600 &)
 nohup setsid bash -c 'trap \"\" TERM HUP INT; while :; do /bin/true; sleep 0.01; done' > /dev/null 2>&1 &
 python3 -c 'import os, time
@@ -69,7 +69,7 @@ fn the_supervisor_is_killed_at_any_moment() {
     });
 }
 
-/// Looks at what the newest run has left, and removes it. Whether there was a transcript.
+/// Checks and removes what the runs left. Returns true if there was a transcript.
 fn is_readable(environment: &TestEnvironment) -> bool {
     let Ok(entries) = std::fs::read_dir(environment.runs_directory()) else { return false };
     let mut any = false;
@@ -89,14 +89,14 @@ fn is_readable(environment: &TestEnvironment) -> bool {
     any
 }
 
-/// The cgroup of a run whose supervisor could not remove it.
+/// Removes the cgroup of a run whose supervisor was killed.
 fn remove_group(id: &str) {
     for folder in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {
         let _ = std::fs::remove_dir(Path::new(folder).join(format!("guard-{id}")));
     }
 }
 
-/// guard still works in the environment afterwards.
+/// Fails unless guard still works in this environment.
 fn tidy(environment: &TestEnvironment) {
     assert_eq!(
         environment.expect_success("echo fine; git log --oneline | wc -l"),
@@ -106,7 +106,7 @@ fn tidy(environment: &TestEnvironment) {
     );
 }
 
-/// Init goes on, and reports the end.
+/// If the agent's process is killed while it starts, init must report its end.
 #[test]
 fn the_agent_is_killed_while_it_begins() {
     in_every_environment_at_once(|environment| {
@@ -184,7 +184,7 @@ fn the_first_process_is_killed() {
     });
 }
 
-/// The supervisor's thread ends by a panic while guard itself lives on: the run is ended, and the result says so.
+/// If the supervisor's thread panics while guard lives on, guard must end the run, and the result must say so.
 #[test]
 fn a_supervisor_that_panics_ends_its_run() {
     in_every_environment_at_once(|environment| {
@@ -203,7 +203,7 @@ fn a_supervisor_that_panics_ends_its_run() {
     });
 }
 
-/// Both at once, as `killall -9 guard` does.
+/// If guard and init are killed at once, as `killall -9 guard` does, no process of the run may be left.
 #[test]
 fn both_are_killed() {
     in_every_environment_at_once(|environment| {
@@ -227,13 +227,13 @@ fn both_are_killed() {
     });
 }
 
-/// What guard's directory of temporary files holds.
+/// Returns the entries of guard's directory for temporary files.
 fn temporary(environment: &TestEnvironment) -> Vec<String> {
     let entries = std::fs::read_dir(environment.temporary_directory()).unwrap();
     entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Kills the supervisor of a run that has written a temporary file. Its id.
+/// Kills the supervisor of a run that has written a temporary file. Returns the id of the run.
 fn killed_at_work(environment: &TestEnvironment) -> String {
     let mark = unique_mark();
     let script = "mkdir -p \"$TMPDIR/deep/er\"; echo x > \"$TMPDIR/deep/er/file\"; echo begun; sleep 600";

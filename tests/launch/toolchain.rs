@@ -1,4 +1,4 @@
-//! What of a home is found and granted, and what never is.
+//! Tests which parts of a home guard finds and grants as toolchains, and which it never grants.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,7 +22,7 @@ fn found(home: &Path, variables: &[(&str, &Path)]) -> Vec<Toolchain> {
     detect(home, &environment(variables), &all(), Caches::Shared)
 }
 
-/// Everything that would become readable, of all toolchains.
+/// Returns all paths that these toolchains make readable.
 fn readable(found: &[Toolchain]) -> Vec<PathBuf> {
     let layers = found.iter().flat_map(|toolchain| toolchain.layers.iter().map(|layer| layer.lower.clone()));
     found.iter().flat_map(|toolchain| toolchain.read.clone()).chain(layers).collect()
@@ -40,7 +40,7 @@ fn notes(found: &[Toolchain]) -> String {
     found.iter().flat_map(|toolchain| toolchain.notes.clone()).collect::<Vec<_>>().join("\n")
 }
 
-/// A home with something of everything, and with everything that must stay hidden.
+/// Makes a home with files of every toolchain, and with files that must stay hidden.
 fn full_home() -> Scratch {
     let home = Scratch::new("home");
     for file in WANTED.iter().chain(SECRET) {
@@ -356,7 +356,8 @@ fn locks_are_not_linked() {
     }
 }
 
-/// The real thing, where this machine has it: a proxy runs with a home that has only what was found.
+/// rustc of the installed rustup must run with a home that has only what guard found. Skipped if rustup is not
+/// installed.
 #[test]
 fn a_real_rustup_works_from_a_private_home() {
     let home = std::env::home_dir().unwrap();

@@ -1,11 +1,12 @@
-//! Programs that guard itself starts outside the sandbox: none of them may come from where an agent could have put it.
+//! guard starts some programs outside the sandbox. It must not start one from a directory that an agent could have
+//! written.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::support::{TestEnvironment, in_every_environment, is_root, make_program};
 
-/// Directories in which an agent could have put programs, as entries of PATH that come before the real ones.
+/// Directories that an agent could have written, placed in PATH before the real ones.
 struct Planted {
     root: PathBuf,
     marker: PathBuf,
@@ -13,7 +14,7 @@ struct Planted {
 }
 
 impl Planted {
-    /// Every program that guard or its git could start, planted everywhere.
+    /// Puts a fake of every program that guard or its git could start into each of these directories.
     fn new(environment: &TestEnvironment) -> Self {
         let root = environment.directory.parent().unwrap().to_path_buf();
         let marker = root.join("marker");

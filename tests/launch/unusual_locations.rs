@@ -1,4 +1,4 @@
-//! Repositories and programs in unusual places: below `/opt`, and on PATH wherever that leads.
+//! Tests repositories and programs in unusual directories: below `/opt`, and anywhere on PATH.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{TestEnvironment, in_every_environment, is_root, make_program, skip};
 
-/// A directory below a directory of the system; removed at the end.
+/// A directory below a system directory. Dropping the value removes it.
 struct Below(PathBuf);
 
 impl Below {
@@ -36,8 +36,8 @@ git diff --output=../beside
 echo x | tee ../beside
 "#;
 
-/// Runners of CI systems keep repositories below `/opt` and `/var/lib`: what is the task's own is not outside there, and what
-/// is beside it is.
+/// CI runners keep repositories below `/opt` and `/var/lib`. A run must be able to write to its repository there, and
+/// to nothing beside it.
 #[test]
 fn a_repository_below_a_system_directory_is_written() {
     if !is_root() {
@@ -79,7 +79,7 @@ fn a_repository_below_a_system_directory_is_written() {
     });
 }
 
-/// Programs on PATH run with what is installed around them, wherever that is: in no home, and behind a link to a version.
+/// A program on PATH must find the files that are installed with it, even outside a home or behind a link to a version.
 #[test]
 fn programs_on_path_run_wherever_they_are() {
     in_every_environment(|environment| {

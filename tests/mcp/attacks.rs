@@ -1,5 +1,5 @@
-//! Strangers at the HTTP door, and clients with a token that ask for too much. Judged by what they get, and by what the
-//! others get meanwhile.
+//! Clients without a token attack the HTTP listener, and clients with one request too much. The tests check what the
+//! attackers get, and that other clients are still served.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Turn};
 use crate::support::{is_root, one_environment, peak_memory, skip, wait_until};
 
-/// The headers with some others in their place.
+/// Returns valid headers with these changes.
 fn headers(server: &Served, changes: &[(&str, Option<&str>)]) -> Vec<(String, String)> {
     let mut all = server.headers();
     for (name, value) in changes {
@@ -25,7 +25,7 @@ fn headers(server: &Served, changes: &[(&str, Option<&str>)]) -> Vec<(String, St
     all
 }
 
-/// Insists that the server serves whoever may come in.
+/// Fails unless the server serves a client with a token.
 fn serves(server: &Served) {
     let checked = server.uses(&server.session(), "guard_check", &json!({ "command": ["ls"] }));
     assert_eq!(checked["decision"], "allow", "{checked:#}");
@@ -188,7 +188,7 @@ fn the_token_is_its_owners() {
     );
 }
 
-/// Writes until the other side closes; how many bytes it took.
+/// Writes until the server closes the connection. Returns the number of bytes sent, and the answer.
 fn endless(mut stream: TcpStream, head: &str, piece: &[u8], most: usize) -> (usize, Answer) {
     let mut sent = stream.write(head.as_bytes()).unwrap();
     while sent < most {
@@ -331,7 +331,7 @@ fn a_thousand_sessions_are_not_held() {
     serves(&server);
 }
 
-/// Whether the other side closes a connection in this time.
+/// Returns true if the server closes the connection within this time.
 fn is_closed(stream: &mut TcpStream, within: Duration) -> bool {
     stream.set_read_timeout(Some(within)).unwrap();
     let mut bytes = [0; 4096];

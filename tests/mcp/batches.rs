@@ -1,4 +1,4 @@
-//! The tools that queue tasks and poll for their results.
+//! Tests the tools that queue tasks and poll for their results.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The real Gemini CLI as a client: what `gemini mcp add` writes leads to a server that it can talk to.
+//! The real Gemini CLI is the client. It must be able to connect to a server that `gemini mcp add` configured.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use super::server::Served;
 use crate::egress::gemini::Gemini;
 use crate::support::{TestEnvironment, guard_program, one_environment};
 
-/// The CLI in this environment, with a home of its own.
+/// Returns a command that starts the CLI with its own home.
 fn cli(environment: &TestEnvironment, gemini: &Gemini) -> Command {
     let home = environment.temporary_directory().join("home");
     if !home.exists() {
@@ -28,7 +28,7 @@ fn cli(environment: &TestEnvironment, gemini: &Gemini) -> Command {
     command
 }
 
-/// Adds a server as the README says, and lists what the CLI can reach.
+/// Adds a server as the README says. Returns the CLI's list of servers.
 fn add_and_list(environment: &TestEnvironment, gemini: &Gemini, words: &[&str]) -> String {
     let mut add = cli(environment, gemini);
     add.args(["mcp", "add", "--scope", "user"]).args(words);

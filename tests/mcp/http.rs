@@ -1,4 +1,4 @@
-//! Over HTTP: several clients, and clients that come back.
+//! Tests `guard mcp` over HTTP with several clients, and with clients that reconnect.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

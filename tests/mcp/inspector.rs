@@ -1,4 +1,4 @@
-//! The inspector's command-line mode: a client that is not ours, nor of the same kin.
+//! Tests `guard mcp` with the command line of the MCP inspector, an independent client.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Turn};
 use crate::support::{TestEnvironment, guard_program, one_environment};
 
-/// Its command, as this user starts it.
+/// Returns the command that starts the inspector.
 fn inspector(environment: &TestEnvironment) -> Option<Command> {
     let program = installed("inspector/node_modules/.bin/mcp-inspector", "the MCP inspector")?;
     let mut command = environment.command(program);
@@ -20,7 +20,7 @@ fn inspector(environment: &TestEnvironment) -> Option<Command> {
     Some(command)
 }
 
-/// What it prints, and how it ends.
+/// Runs the inspector. Returns its exit code and its output.
 fn says(environment: &TestEnvironment, target: &[String], words: &[&str]) -> Option<(i32, Value)> {
     let mut command = inspector(environment)?;
     agents(&mut command, environment, &Gemini::installed()?, "http://127.0.0.1:1");
@@ -32,7 +32,7 @@ fn says(environment: &TestEnvironment, target: &[String], words: &[&str]) -> Opt
     Some((outcome.code, said))
 }
 
-/// List, call, and call wrongly.
+/// Lists the tools, calls one with valid arguments, and calls another with invalid ones.
 fn look(environment: &TestEnvironment, target: &[String]) -> Option<()> {
     let (code, listed) = says(environment, target, &["--method", "tools/list", "--strict"])?;
     assert_eq!(code, 0, "{listed:#}");

@@ -1,4 +1,4 @@
-//! `guard mcp`: by official clients, and by hand where those are too well-behaved.
+//! Tests `guard mcp` with official clients, and with handwritten messages that those would not send.
 
 mod attacks;
 mod batches;
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use crate::egress::gemini::Gemini;
 use crate::support::{RunOutcome, TestEnvironment, guard_program, skip};
 
-/// Python with the official client, as `scripts/test` installs it.
+/// Returns the Python interpreter with the official client, which `scripts/test` installs.
 fn python() -> Option<PathBuf> {
     installed("mcp/bin/python", "the MCP client")
 }
 
-/// Something of `target/tools`, or nothing with a reason.
+/// Returns a file below `target/tools`; skips the test if it is not installed.
 fn installed(path: &str, name: &str) -> Option<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools").join(path);
     if !file.exists() {
@@ -30,7 +30,7 @@ fn installed(path: &str, name: &str) -> Option<PathBuf> {
     Some(file)
 }
 
-/// The official client, told what to do.
+/// Returns a command that runs the official client with this task.
 fn client(
     environment: &TestEnvironment,
     python: &Path,
@@ -47,7 +47,7 @@ fn client(
     command
 }
 
-/// Sets what a server of this environment needs to start the agent.
+/// Sets the variables that a server needs to start the agent.
 pub(crate) fn agents(
     command: &mut std::process::Command,
     environment: &TestEnvironment,
@@ -58,7 +58,7 @@ pub(crate) fn agents(
     command.env("PATH", path).env("GEMINI_API_KEY", "the-key").env("GOOGLE_GEMINI_BASE_URL", url);
 }
 
-/// An answer must be what the tool's own schema says, and its text the same in words.
+/// Fails unless the structured answer matches the schema of the tool.
 fn hold_to_schema(tools: &Value, tool: &str, structured: &Value) {
     let listed = tools.as_array().unwrap().iter().find(|listed| listed["name"] == tool);
     let schema = &listed.unwrap_or_else(|| panic!("{tool} is not listed"))["outputSchema"];
@@ -76,7 +76,7 @@ fn hold_to_schema(tools: &Value, tool: &str, structured: &Value) {
     }
 }
 
-/// Holds everything that a client saw to the schemas; what it saw.
+/// Fails unless everything that the client received matches the schemas. Returns what it received.
 fn sound(outcome: &RunOutcome) -> &Value {
     let seen = &outcome.result;
     assert_eq!(outcome.code, 0, "{}\n{}", outcome.error, String::from_utf8_lossy(&outcome.output));
@@ -90,7 +90,7 @@ fn sound(outcome: &RunOutcome) -> &Value {
     seen
 }
 
-/// What the client does on either transport, with an API that answers twice.
+/// Checks what the client received in its tour of all tools, which is the same for both transports.
 fn tour(outcome: &RunOutcome) {
     let seen = sound(outcome);
     let names: Vec<&str> =
@@ -146,7 +146,7 @@ fn tour(outcome: &RunOutcome) {
     assert!(seen["progress"].as_array().is_some_and(|all| !all.is_empty()), "{seen:#}");
 }
 
-/// Whether anything of the Gemini CLI runs in the directory of this environment.
+/// Returns true if a process of the Gemini CLI runs in the directory of this environment.
 fn is_running(environment: &TestEnvironment) -> bool {
     let folder = environment.directory.to_string_lossy().into_owned();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();

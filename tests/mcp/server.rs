@@ -1,4 +1,4 @@
-//! `guard mcp` itself, by pipes and by HTTP, for clients that are written here.
+//! Starts `guard mcp` over pipes and over HTTP, for handwritten clients.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use super::agents;
 use crate::egress::gemini::Gemini;
 use crate::support::TestEnvironment;
 
-/// An answer that takes longer does not come.
+/// The time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn hello() -> Value {
@@ -23,13 +23,13 @@ pub(super) fn hello() -> Value {
         "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } } })
 }
 
-/// A request to use a tool.
+/// Returns a request that calls a tool.
 pub(super) fn using(id: u64, tool: &str, arguments: &Value) -> Value {
     let params = json!({ "name": tool, "arguments": arguments, "_meta": { "progressToken": id } });
     json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })
 }
 
-/// A server by pipes, and its one client.
+/// A server over pipes, and its only client.
 pub(super) struct Piped {
     pub(super) child: Child,
     pub(super) input: Option<ChildStdin>,
@@ -45,7 +45,7 @@ impl Piped {
         Self::of(environment, command)
     }
 
-    /// A server by this command.
+    /// Starts a server with this command.
     pub(super) fn of(environment: &TestEnvironment, mut command: Command) -> Self {
         let errors = environment.temporary_directory().join("stderr");
         let stderr = std::fs::File::create(&errors).unwrap();
@@ -70,23 +70,23 @@ impl Piped {
         self.write(message.to_string().as_bytes());
     }
 
-    /// A line, whatever it is.
+    /// Writes a line, valid or not.
     pub(super) fn write(&mut self, line: &[u8]) {
         let input = self.input.as_mut().unwrap();
         input.write_all(line).and_then(|()| input.write_all(b"\n")).unwrap();
     }
 
-    /// What it told people meanwhile.
+    /// Returns what the server has written to standard error.
     pub(super) fn told(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap()
     }
 
-    /// The next line the server writes.
+    /// Returns the next line that the server writes.
     pub(super) fn line(&self) -> Value {
         self.lines.recv_timeout(PATIENCE).expect("an answer")
     }
 
-    /// The answer of this id, whatever comes before it.
+    /// Returns the answer with this id, and skips the lines before it.
     pub(super) fn answer(&self, id: u64) -> Value {
         loop {
             let line = self.line();
@@ -96,7 +96,7 @@ impl Piped {
         }
     }
 
-    /// What a tool answers.
+    /// Calls a tool. Returns its structured answer.
     pub(super) fn uses(&mut self, id: u64, tool: &str, arguments: &Value) -> Value {
         self.send(&using(id, tool, arguments));
         self.answer(id)["result"]["structuredContent"].clone()
@@ -110,7 +110,7 @@ impl Drop for Piped {
     }
 }
 
-/// A server by HTTP.
+/// A server over HTTP.
 pub(super) struct Served {
     child: Child,
     pub(super) url: String,
@@ -137,7 +137,7 @@ impl Served {
         Self { child, url, address, token_file, token }
     }
 
-    /// How the official client finds it.
+    /// Returns the settings with which the official client connects.
     pub(super) fn setting(&self, does: &str) -> Value {
         json!({ "url": self.url, "token": self.token, "does": does })
     }
@@ -146,7 +146,7 @@ impl Served {
         kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
     }
 
-    /// Waits for its end; whether that was a good one.
+    /// Waits until the server ends. Returns true if it succeeded.
     pub(super) fn ended_well(&mut self) -> bool {
         self.child.wait().unwrap().success()
     }
@@ -159,14 +159,14 @@ impl Served {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// A connection that waits for answers, but not for ever.
+    /// Connects to the server, with a time limit for answers.
     pub(super) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
-    /// The headers of a client that may come in.
+    /// Returns the headers of an authorized client.
     pub(super) fn headers(&self) -> Vec<(String, String)> {
         [
             ("Host", self.address.clone()),
@@ -178,7 +178,7 @@ impl Served {
         .to_vec()
     }
 
-    /// Sends a request and reads all of the answer.
+    /// Sends a request and reads the whole answer.
     pub(super) fn request(
         &self,
         method: &str,
@@ -198,14 +198,14 @@ impl Served {
         Answer::read(stream)
     }
 
-    /// Sends a message as a client that may come in.
+    /// Sends a message as an authorized client.
     pub(super) fn post(&self, session: Option<&str>, message: &Value) -> Answer {
         let mut headers = self.headers();
         headers.extend(session.map(|id| ("Mcp-Session-Id".to_string(), id.to_string())));
         self.request("POST", "/mcp", &headers, message.to_string().as_bytes())
     }
 
-    /// A new session, ready.
+    /// Starts a session. Returns its id.
     pub(super) fn session(&self) -> String {
         let answer = self.post(None, &hello());
         assert_eq!(answer.status, 200, "{}", answer.text);
@@ -215,7 +215,7 @@ impl Served {
         id
     }
 
-    /// What a tool answers in a session.
+    /// Calls a tool in a session. Returns its structured answer.
     pub(super) fn uses(&self, session: &str, tool: &str, arguments: &Value) -> Value {
         let answer = self.post(Some(session), &using(7, tool, arguments));
         let found = answer.messages().into_iter().find(|message| message["id"] == 7);
@@ -230,10 +230,10 @@ impl Drop for Served {
     }
 }
 
-/// An answer by HTTP.
+/// An HTTP response.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// 0 when there was none.
+    /// The status code; 0 if there was no response.
     pub(super) status: u16,
     pub(super) text: String,
 }
@@ -253,7 +253,7 @@ impl Answer {
         found.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_string())
     }
 
-    /// The messages of its stream.
+    /// Returns the messages of the event stream.
     pub(super) fn messages(&self) -> Vec<Value> {
         let lines = self.text.lines().filter_map(|line| line.strip_prefix("data: "));
         lines.filter_map(|line| serde_json::from_str(line).ok()).collect()

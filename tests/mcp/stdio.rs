@@ -1,4 +1,4 @@
-//! Over standard input and output: one client, and everything ends with it.
+//! Tests `guard mcp` over standard input and output. It has one client, and everything must end with that client.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -201,7 +201,8 @@ fn nothing_is_left_when_the_server_is_killed() {
     assert_eq!(cancelled["status"], "done", "{cancelled:#}");
 }
 
-/// Contract, autopilot rule and template are where callers look: in the tool's description, the instructions and a prompt.
+/// The server must tell callers about the contract, the autopilot rule and the template: in the tool's description, in
+/// the instructions and in a prompt.
 #[test]
 fn callers_are_told_how_to_ask() {
     let Some(gemini) = Gemini::installed() else { return };
@@ -235,7 +236,7 @@ fn callers_are_told_how_to_ask() {
     assert!(problem.as_str().unwrap().contains("`tasks`"), "{problem}");
 }
 
-/// No key: said at once, by its kind, and not tried again.
+/// If the API key is missing, the answer must say so at once with its error kind, and guard must not retry.
 #[test]
 fn a_missing_key_is_said_and_not_retried() {
     let Some(gemini) = Gemini::installed() else { return };
