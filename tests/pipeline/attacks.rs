@@ -1,9 +1,10 @@
-//! What one role does to the next, and to guard itself, with what it leaves behind. Looked at from outside.
+//! An agent in one role attacks the next role, or guard, through the files it leaves. The tests check the effect from
+//! outside.
 
 use super::bad_input::acts;
 use crate::support::{TaskFixture, describe_task, task_messages};
 
-/// Works, commits, and answers as a developer does, with more before.
+/// Returns the script of a developer that first runs these lines, and then works, commits and answers.
 fn develops(more: &str) -> String {
     format!(
         "{more}\necho line >> toggle.txt; report; git add -A; git commit -qm work || exit 1\n\
@@ -11,7 +12,8 @@ fn develops(more: &str) -> String {
     )
 }
 
-/// Documents of other roles are not the developer's: not the approved plan, not a review that is still to come.
+/// A developer must not change the documents of other roles: neither the approved plan, nor a review that is still to
+/// be written.
 #[test]
 fn a_developer_changes_no_documents() {
     for (more, wanted) in [
@@ -39,7 +41,8 @@ fn a_developer_changes_no_documents() {
     }
 }
 
-/// A review that lies where the auditor's will be, unseen by git, is nobody's; nor is it a second name of the code.
+/// A developer puts a file that git ignores where the auditor's review will be. guard must not take it for the review,
+/// and must not let a link there change the code.
 #[test]
 fn a_review_is_not_written_beforehand() {
     for plant in [
@@ -66,7 +69,8 @@ fn a_review_is_not_written_beforehand() {
     }
 }
 
-/// Tests are the developer's own code: what they change is not what is judged, and no way for guard out of the worktree.
+/// The developer writes the tests that guard runs. What the tests change must not be reviewed or committed, and must
+/// not lead guard to files outside the worktree.
 #[test]
 fn tests_change_nothing() {
     let fixture = TaskFixture::new();
@@ -95,7 +99,7 @@ fn tests_change_nothing() {
     assert_eq!(fixture.environment.run_outside("cat victim/plan_x.md"), "mine\n");
 }
 
-/// What a person does in the worktree while the task waits is kept, whatever comes next.
+/// A user changes a file in the worktree while the task waits. guard must save that change, whatever happens next.
 #[test]
 fn a_persons_work_is_kept() {
     let fixture = TaskFixture::new();
@@ -110,7 +114,7 @@ fn a_persons_work_is_kept() {
     assert_eq!(fixture.git(&format!("show {kept}:mine.txt")), "mine", "{}", describe_task(&outcome));
 }
 
-/// The worktree is gone, or a failed step is gone back to: the task goes on all the same.
+/// The task must go on after its worktree was deleted, and after a retry from a failed step.
 #[test]
 fn it_goes_on_after_accidents() {
     let fixture = TaskFixture::new();
@@ -131,7 +135,8 @@ fn it_goes_on_after_accidents() {
     assert!(task_messages(&outcome).last().unwrap().contains("Pipeline Success"));
 }
 
-/// Both sides have learned something: the merge of what everybody may write to is the specialist's to make.
+/// The task and the base branch have both extended the shared memory file. The integration agent must be able to merge
+/// both.
 #[test]
 fn lessons_of_both_sides_are_merged() {
     let fixture = TaskFixture::new();
@@ -145,7 +150,8 @@ fn lessons_of_both_sides_are_merged() {
     assert!(memory.contains("of main") && memory.contains("toggles are lines"), "{memory}");
 }
 
-/// A merge that nobody was asked about would walk round its review. No verb of git's makes this one.
+/// A developer must not create a merge commit, because its content would bypass the review. The test writes the commit
+/// object by hand, since guard refuses the git commands that merge.
 #[test]
 fn a_developer_does_not_merge() {
     const BY_HAND: &str = r#"
@@ -176,7 +182,8 @@ open(place, "w").write(name + "\n")
     );
 }
 
-/// Pipes that git would read are not waited for, and a place that is no directory is told before anything is made.
+/// guard must not wait for a named pipe that git would read, and must report a file in the place of its directory
+/// before it starts the task.
 #[test]
 fn pipes_and_other_places() {
     let fixture = TaskFixture::new();
@@ -199,7 +206,8 @@ fn pipes_and_other_places() {
     assert_eq!(fixture.git("for-each-ref refs/heads/task/"), "");
 }
 
-/// A branch that somebody deleted had the work: it is not begun anew as if nothing were missing.
+/// A user deleted the branch with the task's work. guard must report this, and must not start a new branch as if
+/// nothing were missing.
 #[test]
 fn a_branch_that_is_gone_is_missed() {
     let fixture = TaskFixture::new();
@@ -220,7 +228,7 @@ fn a_branch_that_is_gone_is_missed() {
     assert!(fixture.subjects("task/x").contains(&"Add the toggle".to_string()));
 }
 
-/// What the developer does before a conflict that somebody must resolve, and what the base does meanwhile.
+/// Makes a task whose branch conflicts with the base, and resumes it with this integration agent.
 fn conflicting(integrator: &str) -> (TaskFixture, crate::support::RunOutcome) {
     let fixture = TaskFixture::new();
     fixture.environment.run_outside(
@@ -242,12 +250,12 @@ fn conflicting(integrator: &str) -> (TaskFixture, crate::support::RunOutcome) {
     (fixture, outcome)
 }
 
-/// What `git merge -s ours` makes, by other words: its own helper is refused.
+/// Has the same result as `git merge -s ours`, which guard refuses.
 const OURS: &str = "git merge -q --no-commit main >/dev/null 2>&1; git restore --source=HEAD --staged --worktree .; git commit -q --no-edit";
 
 const COMMITTED: &str = r#"finish "{\"status\": \"success\", \"commit_hash\": \"$(git rev-parse HEAD)\"}""#;
 
-/// A merge that takes nothing of what it merges, or leaves a part of it out, is none.
+/// guard must reject a merge commit that drops changes of the base, all of them or a part.
 #[test]
 fn a_merge_takes_what_the_base_alone_has_changed() {
     let resolve = "git merge -q main >/dev/null 2>&1; sed -i '/^[<=>]\\{7\\}/d' toggle.txt; git add -A";

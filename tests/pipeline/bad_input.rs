@@ -1,7 +1,7 @@
-//! Agents that answer badly, repositories that are not what they should be, requests that are none.
+//! Tests agents with invalid answers, unusual repositories, and invalid requests.
 use crate::support::{TaskFixture, describe_task, task_messages};
 
-/// Replaces what the scripted agent does in a role: a few lines of shell before its own.
+/// Makes the scripted agent run these lines first when it has this role.
 pub(super) fn acts(fixture: &TaskFixture, role: &str, lines: &str) {
     let text = std::fs::read_to_string(fixture.agent()).unwrap();
     let (head, tail) = text.split_once("case $prompt in\n\"You are the Investigator.\"").unwrap();
@@ -13,7 +13,7 @@ pub(super) fn acts(fixture: &TaskFixture, role: &str, lines: &str) {
     .unwrap();
 }
 
-/// An answer with these words, and nothing done.
+/// Returns a script that gives this answer and does nothing else.
 fn answers(text: &str) -> String {
     format!("say '{text}'; printf '{{\"type\":\"result\",\"status\":\"success\"}}\\n'; exit 0")
 }
@@ -96,7 +96,8 @@ fn an_answer_is_mended_once() {
     assert_eq!(outcome.result["used"]["calls"], 5, "{}", describe_task(&outcome));
 }
 
-/// A step that failed is tried again from its beginning; what it left is kept, not built on.
+/// guard must repeat a failed step from its beginning. It must save what the failed attempt left, and must not build on
+/// it.
 #[test]
 fn a_failed_step_is_tried_again() {
     let fixture = TaskFixture::new();
@@ -130,7 +131,8 @@ fn the_named_tests_are_run_by_the_runner() {
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
 }
 
-/// A developer does not choose its own examiner: what the project said before counts.
+/// The developer must not choose how its work is tested: guard must use the test command that the project had before
+/// the task.
 #[test]
 fn a_test_command_that_an_agent_brings_along_is_not_used() {
     let fixture = TaskFixture::new();
@@ -148,7 +150,7 @@ fn a_test_command_that_an_agent_brings_along_is_not_used() {
     );
 }
 
-/// Where the repository has a changelog it is updated, or the report says why not.
+/// If the repository has a changelog, the developer must update it, or its report must say why not.
 #[test]
 fn a_changelog_is_updated_or_reported_as_unchanged() {
     let commits = "git add -A; git commit -qm x || exit 1\nfinish \"{\\\"commit_hash\\\": \\\"$(git rev-parse HEAD)\\\", \\\"status\\\": \\\"success\\\"}\"";
@@ -175,7 +177,7 @@ fn a_changelog_is_updated_or_reported_as_unchanged() {
     }
 }
 
-/// A project that says how it is tested is tested so, and `Tests passed.` is said of nothing else.
+/// guard must run the tests of the project, and must report `Tests passed.` only if they ran and passed.
 #[test]
 fn the_tests_of_the_project_are_found_and_run() {
     let fixture = TaskFixture::new();

@@ -1,14 +1,15 @@
-//! What one step may use in a task, all its calls together: what is used up, said, and given more of.
+//! Tests the limits for one step of a task, which count all its calls: when guard ends the task, what it reports, and
+//! how the user raises them.
 
 use super::bad_input::acts;
 use crate::support::scripted_api::Api;
 use crate::support::{RunOutcome, TaskFixture, describe_task, task_messages};
 
-/// Asks the model once, whose answer says that it used 115 tokens.
+/// A command that sends one request to the model. The response reports 115 tokens.
 const ASKS: &str = "curl -sS -o /dev/null -H 'content-type: application/json' -d '{\"contents\": []}' \
     \"$GOOGLE_GEMINI_BASE_URL/v1beta/models/gemini-2.5-flash:generateContent\" || exit 1";
 
-/// A model that costs 1 for each question.
+/// Prices at which each request costs 1.
 const PRICES: &str = "[prices.\"gemini-2.5-flash\"]\ninput = 10000.0\noutput = 0.0\n";
 
 struct Bounded {
@@ -17,7 +18,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Everybody in this role does something first.
+    /// Makes a task in which every agent of this role runs this command first.
     fn new(role: &str, first: &str) -> Self {
         let fixture = TaskFixture::new();
         acts(&fixture, role, first);
@@ -41,7 +42,8 @@ impl Bounded {
         self.fixture.environment.run_to_end(command, b"")
     }
 
-    /// The task ends at the step's bound, goes no further without more, and finishes with it.
+    /// Runs a task that must end at this limit, must end again when resumed without a higher limit, and must finish
+    /// with one.
     fn ends_and_goes_on(&self, bound: &[&str], wanted: &str, more: &[&str]) -> RunOutcome {
         let request = ["--name", "x", "Do it. @plan_review=REJECT,REJECT,APPROVE"];
         let outcome = self.run(&[&request[..], bound].concat());
@@ -102,7 +104,7 @@ fn money_of_a_step() {
     assert_eq!(warnings(&outcome), wanted, "{}", describe_task(&outcome));
 }
 
-/// An agent that is still at work when its step's time is up is ended then.
+/// guard must end an agent that still works when the time of its step is over.
 #[test]
 fn minutes_of_a_step() {
     let bounded = Bounded::new("Architect.", "[[ -s $(document) ]] || sleep 4");
@@ -115,7 +117,8 @@ fn minutes_of_a_step() {
     assert_eq!(bounded.fixture.subjects("task/x").iter().filter(|subject| *subject == "Plan: x").count(), 3);
 }
 
-/// An answer that cannot be used is not asked for again when nothing is left, and what is said beside a result counts too.
+/// guard must not repeat a request for an unusable answer if the budget is used up. Calls for feedback and failed
+/// attempts must count too.
 #[test]
 fn every_call_of_a_step_counts() {
     let unusable = format!(
@@ -155,7 +158,7 @@ fn every_call_of_a_step_counts() {
     assert_eq!(task["used_by"]["plan_review"]["calls"], 2, "{}", task["used_by"]);
 }
 
-/// Rounds of one step, and steps that there are not.
+/// guard must limit the rounds of one step, and must reject a limit for an unknown step.
 #[test]
 fn rounds_of_a_step_and_bad_bounds() {
     let bounded = Bounded::new("Architect.", "");
@@ -186,7 +189,7 @@ fn rounds_of_a_step_and_bad_bounds() {
     assert!(outcome.error.contains("no step `pln`"), "{outcome}");
 }
 
-/// Ended by a signal in the middle of a step: what was used before it counts once.
+/// A signal ends a task in the middle of a step. What the step used before must count exactly once.
 #[test]
 fn an_interruption_counts_nothing_twice() {
     let bounded = Bounded::new(

@@ -1,11 +1,11 @@
-//! Changes that others make during a task: commits in its worktree and on its branch, other programs, other settings.
+//! Others change things during a task: commits in its worktree and on its branch, programs, and settings.
 
 use std::time::{Duration, Instant};
 
 use super::bad_input::acts;
 use crate::support::{RunOutcome, TaskFixture, collect_outcome, describe_task, task_messages};
 
-/// An auditor that waits, the first time, until something has changed: until this command fails.
+/// Makes the auditor wait in its first call, as long as this command succeeds.
 fn waits_while(fixture: &TaskFixture, holds: &str) {
     let lines = format!(
         "if [[ $prompt != *'You have done this already'* ]]; then echo waiting > \"$(document)\"\n\
@@ -14,7 +14,7 @@ fn waits_while(fixture: &TaskFixture, holds: &str) {
     acts(fixture, "Auditor.", &lines);
 }
 
-/// Runs a task, and does something when its auditor waits.
+/// Runs a task, and does this work while its auditor waits.
 fn meanwhile(fixture: &TaskFixture, arguments: &[&str], work: impl FnOnce(&str)) -> RunOutcome {
     let mut command = fixture.command(&["--stream-json", "--agent-command"]);
     command.arg(fixture.agent()).args(arguments);
@@ -36,7 +36,7 @@ fn meanwhile(fixture: &TaskFixture, arguments: &[&str], work: impl FnOnce(&str))
     reader.join().unwrap()
 }
 
-/// A commit that came while the auditor looked was not looked at: it looks again.
+/// A commit arrives while the auditor reviews. The auditor must review again, because it has not seen that commit.
 #[test]
 fn a_branch_moved_during_a_review() {
     let fixture = TaskFixture::new();
@@ -60,7 +60,7 @@ fn a_branch_moved_during_a_review() {
     assert!(subjects.contains(&"mine".to_string()), "{subjects:?}");
 }
 
-/// The worktree goes while somebody works in it: that is told, with what to do, and nothing that was decided is lost.
+/// The worktree is deleted while an agent works in it. guard must report this with a hint, and must lose no decision.
 #[test]
 fn a_worktree_that_is_removed() {
     let fixture = TaskFixture::new();
@@ -90,7 +90,7 @@ fn a_worktree_that_is_removed() {
     );
 }
 
-/// The user deletes the task's branch while the agent works on it.
+/// The user deletes the task's branch while the agent works on it. guard must say how to restore it.
 #[test]
 fn a_branch_that_is_deleted() {
     let fixture = TaskFixture::new();
@@ -116,7 +116,7 @@ fn a_branch_that_is_deleted() {
     assert_eq!(outcome.code, 0, "{}", describe_task(&outcome));
 }
 
-/// A checkout of parts is the user's own: whoever reviews a task sees all of it, also after a merge.
+/// The user's repository has a sparse checkout. The reviewer of a task must see all files, also after a merge.
 #[test]
 fn a_sparse_checkout() {
     let fixture = TaskFixture::new();
@@ -139,7 +139,8 @@ fn a_sparse_checkout() {
     );
 }
 
-/// A place for tasks that cannot be used: the hint is about that, not about a task that is not there.
+/// guard cannot write its state directory. The error must say that the task was not started, and must not suggest to
+/// resume it.
 #[test]
 fn a_state_that_cannot_be_written() {
     let fixture = TaskFixture::new();
@@ -166,7 +167,8 @@ fn a_state_that_cannot_be_written() {
     }
 }
 
-/// What git-lfs would fetch is for the agent's commit to say, and so is nothing that guard lets it fetch.
+/// guard must not let git-lfs fetch files when it checks out an agent's commit, because the agent chose which files
+/// these are.
 #[test]
 fn large_files_are_not_fetched() {
     let fixture = TaskFixture::new();

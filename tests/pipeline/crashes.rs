@@ -1,16 +1,17 @@
-//! kill -9 at every write to the journal, and at any other moment: what comes out in the end is what would have come out.
+//! Kills guard at every write to the journal, and at random moments. The result of the task must be the same as without
+//! a kill.
 
 use std::time::Duration;
 
 use super::documentation::with_guide;
 use crate::support::{TaskFixture, describe_task};
 
-/// What must be the same: the files of the branch, and the first lines of its commits.
+/// Returns what must be the same: the tree of the branch, and the subjects of its commits.
 fn branch_and_subjects(fixture: &TaskFixture) -> (String, Vec<String>) {
     (fixture.git("rev-parse task/x^{tree}"), fixture.subjects("task/x"))
 }
 
-/// Nothing is in the way of whoever comes next.
+/// Fails if a lock file, a damaged object or an uncommitted change is left.
 fn is_sound(fixture: &TaskFixture, worktree: &str) {
     let locks = fixture.environment.run_outside("find repository/.git -name '*.lock'");
     assert_eq!(locks, "");
@@ -18,7 +19,7 @@ fn is_sound(fixture: &TaskFixture, worktree: &str) {
     assert_eq!(fixture.environment.run_outside(&format!("git -C {worktree} status --porcelain")), "");
 }
 
-/// One round back, and something said that is brought into the documentation.
+/// Arguments of a task with one rejected review, and with one remark that goes into the documentation.
 const ARGUMENTS: [&str; 4] =
     ["--name", "x", "Do it. @audit=FAIL,PASS @remark=toggles @triage=DOCS", "--rounds"];
 

@@ -1,11 +1,11 @@
-//! Protection and pull requests, with a stand-in of GitHub's API on loopback and a real repository to push to.
+//! Tests branch protection and pull requests with an imitation of GitHub's API on loopback and a real repository.
 
 use serde_json::json;
 
 use crate::support::http_server::{Request, Response, Server};
 use crate::support::{TaskFixture, describe_task, task_messages};
 
-/// A GitHub that knows one repository: whether its base is protected, and its pull requests.
+/// Starts an imitation of GitHub with one repository, its branch protection and its pull requests.
 fn github(is_protected: bool) -> Server {
     let pulls = std::sync::Mutex::new(Vec::new());
     Server::plain(move |request: &Request| match (request.method.as_str(), request.path()) {
@@ -86,7 +86,7 @@ fn the_branch_becomes_a_pull_request() {
     assert!(!everything.contains("ghp_secret"), "the token is told");
 }
 
-/// Killed at every write while it is delivered: one pull request, found again.
+/// guard is killed at every write while it delivers the task. In the end there must be exactly one pull request.
 #[test]
 fn a_crash_while_it_is_delivered() {
     let (fixture, server) = (fixture(), github(true));

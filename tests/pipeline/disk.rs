@@ -1,4 +1,4 @@
-//! A disk without room: what a task says then, and that it goes on when there is some again.
+//! The disk is full. A task must report this, and must go on when there is space again.
 
 use crate::support::{RunOutcome, TaskFixture, describe_task};
 use crate::workspace::shim_load::Mounted;
@@ -9,7 +9,7 @@ fn branch_and_subjects(fixture: &TaskFixture) -> (String, Vec<String>) {
     (fixture.git("rev-parse task/x^{tree}"), fixture.subjects("task/x"))
 }
 
-/// What comes out when nothing is in the way.
+/// Returns the branch of the same task with enough space.
 fn wanted() -> (String, Vec<String>) {
     let fixture = TaskFixture::new();
     let id = waits(&fixture);
@@ -18,7 +18,7 @@ fn wanted() -> (String, Vec<String>) {
     branch_and_subjects(&fixture)
 }
 
-/// A task that has waited for a person, who has said yes.
+/// Runs a task up to a gate, and approves it. Returns its id.
 fn waits(fixture: &TaskFixture) -> String {
     let outcome = fixture.task(&REQUEST);
     assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
@@ -27,7 +27,7 @@ fn waits(fixture: &TaskFixture) -> String {
     id
 }
 
-/// It has failed, and says of what and how to go on; nobody was killed by it.
+/// Fails unless the task reported one of these causes and how to go on, without a panic.
 fn is_told(outcome: &RunOutcome, words: &[&str]) {
     assert!([1, 2, 125].contains(&outcome.code), "{}", describe_task(outcome));
     let told = format!("{} {}", outcome.error, outcome.result);
@@ -40,7 +40,7 @@ fn is_told(outcome: &RunOutcome, words: &[&str]) {
     assert!(!outcome.error.contains("panicked"), "{outcome}");
 }
 
-/// The state's disk is full, a little less full, and at last has room again.
+/// The disk with the state is full, then almost full, and then has space again. The task must finish in the end.
 #[test]
 fn no_room_for_the_state() {
     let fixture = TaskFixture::new();
@@ -75,7 +75,8 @@ fn no_room_for_the_state() {
     assert_eq!(branch_and_subjects(&fixture), wanted());
 }
 
-/// Files that cannot grow: the same, for everybody.
+/// A limit on the file size keeps every file from growing. The task must fail with a report, and must finish without
+/// the limit.
 #[test]
 fn no_room_in_files() {
     let fixture = TaskFixture::new();

@@ -1,13 +1,13 @@
-//! What an agent says beside its result, and what becomes of it: the documentation is written at once, by somebody who can
-//! write nothing else.
+//! An agent remarks something beside its result, and guard decides what to do with the remark. An agent that can write
+//! only documentation adds it there at once.
 
 use super::bad_input::acts;
 use crate::support::{TaskFixture, describe_task, in_every_owned_environment, task_messages};
 
-/// Something to say of the guide, and the decision that the guide should say it.
+/// A request in which the developer makes a remark, and the triage decides to document it.
 const REQUEST: &str = "Do it. @remark=toggles @triage=DOCS";
 
-/// Documentation that is there before the task.
+/// Adds documentation to the repository before the task.
 pub(super) fn with_guide(fixture: &TaskFixture) {
     fixture.environment.run_outside(
         "cd repository && echo '# Guide' > GUIDE.md && mkdir -p docs/guide src && echo text > docs/guide/more.md \
@@ -46,7 +46,7 @@ fn it_is_written_at_once() {
     assert!(prompt.contains("+the guide now tells of toggles"), "{prompt}");
 }
 
-/// Feedback is a text, a list or an object, and an approval may have one.
+/// guard must handle a remark that is a text, a list or an object, also one that comes with an approval.
 #[test]
 fn feedback_in_any_form_is_decided_about() {
     for (feedback, remark, wanted) in [
@@ -77,7 +77,7 @@ fn feedback_in_any_form_is_decided_about() {
     );
 }
 
-/// Each round that says something is decided about once, and written once.
+/// guard must decide about the remark of each round once, and must document it once.
 #[test]
 fn it_goes_round_no_further() {
     let fixture = TaskFixture::new();
@@ -88,7 +88,7 @@ fn it_goes_round_no_further() {
     assert_eq!(outcome.result["used"]["calls"], 10, "{}", describe_task(&outcome));
 }
 
-/// Everything else is out of reach, by whatever way it is tried.
+/// The documentation agent must not be able to change any other file, in any way it tries.
 #[test]
 fn nothing_else_can_be_written() {
     in_every_owned_environment(|environment| {
@@ -132,7 +132,8 @@ echo fresh > docs/guide/fresh.md"#,
     });
 }
 
-/// A directory of documentation can hold code, and a page can be a second name of it: neither comes onto the branch.
+/// The documentation agent adds code to a documentation directory, or a hard link to code. Neither may reach the
+/// branch.
 #[test]
 fn what_is_no_documentation_is_put_back() {
     let fixture = TaskFixture::new();
@@ -171,7 +172,7 @@ fn what_is_no_documentation_is_put_back() {
     assert!(!fixture.git("log -p task/x").contains("planted"), "{}", describe_task(&outcome));
 }
 
-/// What is written down before it is committed is bounded, and what git does not see is seen.
+/// guard must reject documentation that is too large, and must find files that git ignores.
 #[test]
 fn very_much_and_hidden_things_are_put_back() {
     let cases = [
@@ -229,7 +230,7 @@ fn very_much_and_hidden_things_are_put_back() {
     }
 }
 
-/// An agent that fails here fails nothing but this.
+/// If the documentation agent fails, the task must succeed, and the remark must go to the backlog.
 #[test]
 fn a_failure_is_remembered() {
     let fixture = TaskFixture::new();

@@ -1,4 +1,4 @@
-//! The example with the real Gemini CLI, whose model says what is written down here.
+//! Runs the example workflow with the real Gemini CLI and a scripted model.
 
 use crate::egress::gemini::Gemini;
 use crate::support::scripted_api::{Api, Turn};
@@ -7,12 +7,12 @@ use crate::support::{TaskFixture, describe_task, task_messages};
 const PLAN: &str = "# Plan\n\n## Reference Documents\n\nNone.\n\n## Detailed Logic\n\nA checkbox.\n\n## Test Scenarios\n\nChecked: dark.\n\n\
     ## Documentation to Update\n\nNone.\n\n## Expected Deliverables\n\nsettings.html\n\n## Completion Checklist\n\n- [ ] box\n";
 
-/// What a document of this kind is written with, and the answer that names it.
+/// Returns the turns of an agent that writes this document and names it in its answer.
 fn writes(path: &str, text: &str, answer: &str) -> [Turn; 2] {
     [Turn::write(path, text), Turn::text(&format!("It is done.\n```json\n{answer}\n```\nThat is all."))]
 }
 
-/// Works and commits, then says which commit it was.
+/// Returns the turns of an agent that runs this command, commits, and reports the commit.
 fn commits(command: &str, answer: &str) -> [Turn; 2] {
     [Turn::shell(&format!("{command} && git rev-parse HEAD")), Turn::text(answer)]
 }
@@ -102,7 +102,7 @@ fn the_example() {
     );
 }
 
-/// What the developer says beside its result is written down by somebody who can write nothing but documentation.
+/// The developer remarks something. The documentation agent, which can write only documentation, must document it.
 #[test]
 fn the_documentation_is_written() {
     let Some(gemini) = Gemini::installed() else { return };

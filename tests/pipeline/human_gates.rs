@@ -1,4 +1,4 @@
-//! Gates at which a person decides, and tasks that a person resumes.
+//! Tests gates at which a user decides, and tasks that a user resumes.
 
 use super::bad_input::acts;
 use crate::support::{TaskFixture, describe_task, task_messages};
@@ -40,7 +40,7 @@ fn a_person_stands_at_a_gate() {
     assert_eq!(fixture.about(&["resume", &id]).code, 2);
 }
 
-/// What a person decided is theirs: in what is said, in the document, and as the author of its commit.
+/// A user's decision must be attributed to the user in the messages, in the document, and as the author of its commit.
 #[test]
 fn a_decision_is_attributed_to_the_person() {
     let fixture = TaskFixture::new();
@@ -111,7 +111,7 @@ fn a_finished_task_is_shown_and_cleaned_up() {
     fixture.git("fsck --strict");
 }
 
-/// A task that has come to a conflict that its agent does not solve.
+/// Makes a task with a merge conflict that its agent does not resolve.
 fn at_a_conflict() -> (TaskFixture, String, std::path::PathBuf) {
     let fixture = TaskFixture::new();
     let working = std::fs::read_to_string(fixture.agent()).unwrap();

@@ -1,9 +1,9 @@
-//! Much of something: large files, many files, long lines.
+//! Tests large files, many files and long lines.
 
 use super::bad_input::acts;
 use crate::support::{RunOutcome, TaskFixture, describe_task};
 
-/// Goes on with a task that waited at the audit, after the base has changed.
+/// Runs a task up to the gate after the audit, changes the base, and resumes the task.
 fn goes_on(fixture: &TaskFixture, base: &str) -> RunOutcome {
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     assert_eq!(outcome.code, 3, "{}", describe_task(&outcome));
@@ -15,7 +15,7 @@ fn goes_on(fixture: &TaskFixture, base: &str) -> RunOutcome {
     fixture.about(&["resume", &id, "--stream-json"])
 }
 
-/// A developer that does this, and commits it.
+/// Returns the script of a developer that does this work and commits it.
 fn develops(work: &str) -> String {
     format!(
         "{work}; report; git add -A; git commit -qm work || exit 1\n\
@@ -23,7 +23,8 @@ fn develops(work: &str) -> String {
     )
 }
 
-/// A specialist that resolves what is called so, and leaves the rest with its markers.
+/// Returns the script of an integration agent that resolves the conflicts in these files, and leaves markers in the
+/// others.
 fn resolves(files: &str) -> String {
     format!(
         "git merge -q main >/dev/null 2>&1\nfor file in {files}; do sed -i '/^[<=>]\\{{7\\}}/d' \"$file\"; done\n\
@@ -32,7 +33,7 @@ fn resolves(files: &str) -> String {
     )
 }
 
-/// A conflict at the end of a file of 17 MiB, left as it is and resolved.
+/// guard must find conflict markers at the end of a 17 MiB file, and must accept the file without them.
 #[test]
 fn a_conflict_in_a_large_file() {
     for (resolved, is_fine) in [("large.txt", true), ("", false)] {
@@ -53,7 +54,7 @@ fn a_conflict_in_a_large_file() {
     }
 }
 
-/// Sixty conflicts, and one in a file whose name has a line break: each is looked at.
+/// guard must check each of sixty conflicts, and one in a file whose name contains a line break.
 #[test]
 fn many_conflicts() {
     let change =
@@ -80,7 +81,7 @@ fn many_conflicts() {
     }
 }
 
-/// More files than a list of them fits into a prompt.
+/// A developer changes more files than a prompt can list. The task must succeed with a shortened list.
 #[test]
 fn a_change_of_many_files() {
     let fixture = TaskFixture::new();
@@ -100,7 +101,8 @@ fn a_change_of_many_files() {
     assert!(prompt.contains("This is not all of it") && prompt.len() < 512 << 10, "{}", prompt.len());
 }
 
-/// A commit whose first line is a megabyte, with what a terminal would obey.
+/// A commit subject is a megabyte long and contains control characters. guard must shorten and escape it in its
+/// summary.
 #[test]
 fn a_long_subject() {
     let fixture = TaskFixture::new();

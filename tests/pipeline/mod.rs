@@ -1,4 +1,4 @@
-//! Tasks: by a scripted agent that speaks as the Gemini CLI does, and by the real one.
+//! Tests tasks with a scripted agent that prints what the Gemini CLI would, and with the real CLI.
 
 mod attacks;
 mod bad_input;

@@ -1,7 +1,7 @@
-//! What a role may change is held by the kernel, whatever its agent tries; looked at from outside.
+//! The kernel must enforce what each role may write, whatever its agent tries. The tests check the files from outside.
 use crate::support::{TaskFixture, describe_task, in_every_owned_environment};
 
-/// An agent that, in every role but the developer's, first tries to change everything it should not.
+/// Makes the agent in every role except the developer first try to change everything that it may not.
 const BREAKS_OUT: &str = r#"
 try() {
     echo planted > "$1" || true

@@ -1,4 +1,4 @@
-//! Whole pipelines: what is said, committed, written and archived, and where verdicts lead.
+//! Runs whole pipelines, and checks the messages, commits, documents and archives, and which step follows each verdict.
 use crate::support::{TaskFixture, describe_task, task_messages};
 
 #[test]
@@ -107,7 +107,7 @@ fn the_status_of_each_step_is_shown_without_a_terminal() {
     assert!(output.contains("[REVIEWING]... In Progress\n[REVIEWING]... Needs Human\n"), "{output}");
 }
 
-/// The branches of tasks begin as the workflow says, or the command line.
+/// The prefix of task branches must come from the command line or, without that, from the workflow.
 #[test]
 fn branches_have_a_prefix_of_the_users_own() {
     let fixture = TaskFixture::new();
@@ -323,7 +323,7 @@ fn many_tasks_in_one_repository() {
 }
 
 impl crate::support::RunOutcome {
-    /// What an agent was asked at a step, each time: from `guard task show --json`.
+    /// Returns the prompts of all calls at a step, from `guard task show --json`.
     pub(crate) fn result_of_show(&self, step: &str) -> Vec<String> {
         let shown: serde_json::Value = serde_json::from_slice(&self.output).unwrap();
         let journal = shown["journal"].as_array().unwrap().iter();

@@ -1,7 +1,7 @@
-//! Workflows as data: read, checked, drawn, and written from scratch.
+//! Tests workflow files: how guard reads, checks and draws them, and one that is written from scratch.
 use crate::support::{Scratch, TaskFixture, describe_task, guard, text};
 
-/// Two phases with prompts of their own, as the documentation says it.
+/// The workflow of the documentation: two phases with their own prompts.
 const NOTES: &str = r#"
 version: 1
 name: notes

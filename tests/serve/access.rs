@@ -1,4 +1,4 @@
-//! Who may use the server, and which directories a task may name.
+//! Tests which clients may use the server, and which directories a task may name.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;

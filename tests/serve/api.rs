@@ -1,4 +1,4 @@
-//! Every request that a client can make, and what it gets.
+//! Tests every request that a client can send, and its response.
 
 use std::time::{Duration, Instant};
 

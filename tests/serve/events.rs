@@ -1,4 +1,4 @@
-//! Server-sent events: every ending once, in order, also for a client that comes back.
+//! Server-sent events must report the end of every task exactly once and in order, also to a client that reconnects.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The examples of the guide, run as they are against a real server.
+//! Runs the examples of the guide unchanged against a real server.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +28,7 @@ fn url(server: &Served) -> String {
     }
 }
 
-/// Whether the programs that the examples use are installed.
+/// Returns true if the programs that the examples use are installed; otherwise skips the test.
 fn has_programs() -> bool {
     let missing: Vec<&str> = ["curl", "jq", "python3"]
         .into_iter()
@@ -40,7 +40,7 @@ fn has_programs() -> bool {
     missing.is_empty()
 }
 
-/// Runs a program that knows the server by its variables, in a directory with `docs/`.
+/// Runs a program in a directory with `docs/`. Its variables name the server and the token file.
 fn run(environment: &TestEnvironment, server: &Served, program: &str, arguments: &[&str]) -> RunOutcome {
     let directory = environment.temporary_directory();
     let _ = std::os::unix::fs::symlink(root().join("docs"), directory.join("docs"));
@@ -111,7 +111,7 @@ fn the_client_in_python_submits_polls_and_prints() {
     client(&tasks).expect_code(1);
 }
 
-/// A repository with one script, of which no test reaches one line.
+/// Makes a repository with a script that has one line without test coverage.
 fn make_project(environment: &TestEnvironment) -> String {
     environment.run_outside(
         r#"git init -q -b main app && cd app && mkdir src && cat > src/add.sh <<'END'

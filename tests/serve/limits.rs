@@ -1,4 +1,4 @@
-//! What one client, or many, can make the server use.
+//! Tests how much of the server's resources one client, or many, can use.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

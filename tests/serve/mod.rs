@@ -1,4 +1,4 @@
-//! `guard serve`: a real server, asked over loopback and over a unix socket.
+//! Tests `guard serve` with a real server, over loopback and over a Unix socket.
 
 mod access;
 mod api;
@@ -23,9 +23,9 @@ use crate::support::{TestEnvironment, guard_program, holds_within};
 /// A running server.
 struct Served {
     child: Child,
-    /// A client with the token of the server.
+    /// A client that sends the server's token.
     client: HttpClient,
-    /// The file of the token, if the server listens on loopback.
+    /// The file with the token; empty if the server listens on a Unix socket.
     token_file: PathBuf,
 }
 
@@ -45,7 +45,7 @@ impl std::ops::Deref for Served {
 }
 
 impl Served {
-    /// A server on a free port, for tasks in the directory of the environment.
+    /// Starts a server on a free port, for tasks in the directory of the environment.
     fn start(environment: &TestEnvironment, options: &[&str]) -> Self {
         let mut command = environment.guard_ignoring_signals("");
         command.arg("serve").args(options);
@@ -58,7 +58,7 @@ impl Served {
         Self::of(command)
     }
 
-    /// A server by this command.
+    /// Starts a server with this command.
     fn of(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut errors = BufReader::new(child.stderr.take().unwrap());
@@ -85,7 +85,7 @@ impl Served {
         kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
     }
 
-    /// The exit code of the server, if it ends in time.
+    /// Returns the exit code of the server if it ends within this time.
     fn exit_code(&mut self, within: Duration) -> Option<i32> {
         let mut code = None;
         holds_within(within, || {
@@ -95,7 +95,7 @@ impl Served {
         code
     }
 
-    /// Submits tasks, which must be accepted; the response id.
+    /// Submits tasks, which the server must accept. Returns the response id.
     #[track_caller]
     fn submit(&self, tasks: &Value) -> String {
         let answer = self.post("/v1/batches", tasks);
@@ -103,7 +103,7 @@ impl Served {
         answer.json()["response_id"].as_str().unwrap().to_string()
     }
 
-    /// Polls until the batch has ended; the last response.
+    /// Polls until the batch has ended. Returns the last response.
     #[track_caller]
     fn ended(&self, id: &str) -> Value {
         let started = Instant::now();
@@ -118,19 +118,19 @@ impl Served {
     }
 }
 
-/// Works on the queue of the environment until it is empty.
+/// Runs a worker until the queue of the environment is empty.
 fn work(environment: &TestEnvironment) {
     let mut command = environment.command(guard_program());
     command.args(["worker", "--until-idle"]);
     environment.run_to_end(command, b"").expect_code(0);
 }
 
-/// A task that returns its parameters.
+/// Returns a task that returns its parameters.
 fn echo(id: &str) -> Value {
     json!({ "task_id": id, "type": "echo", "parameters": { "text": id } })
 }
 
-/// A task that runs a shell command.
+/// Returns a task that runs a shell command.
 fn shell(id: &str, command: &str) -> Value {
     json!({ "task_id": id, "type": "execute_shell_command", "parameters": { "command": command } })
 }
@@ -139,7 +139,7 @@ fn echoes(count: usize) -> Value {
     (0..count).map(|number| echo(&format!("t{number}"))).collect()
 }
 
-/// An answer must be an error in JSON with this status and kind.
+/// Fails unless the answer is a JSON error with this status and kind.
 #[track_caller]
 fn expect_error(answer: &HttpAnswer, status: u16, kind: &str) {
     assert_eq!(answer.status, status, "{}", answer.text());

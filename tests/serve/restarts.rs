@@ -1,4 +1,4 @@
-//! Servers that end, by a signal or by a crash: the queue is what counts.
+//! The server ends by a signal or by a crash. The queue must keep every task.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Schemathesis makes requests from the OpenAPI document, right and wrong ones, and holds the answers to the document.
+//! Schemathesis generates valid and invalid requests from the OpenAPI document. Every response must match the document.
 
 use std::path::Path;
 use std::process::Command;
