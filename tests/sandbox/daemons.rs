@@ -1,4 +1,5 @@
-//! What a run has started ends with it, also what has left its session, closed its streams or forks without an end.
+//! Every process that a run started must end with it, also one that left its session, closed its streams, or keeps
+//! forking.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use crate::support::{
     SandboxFixture, SandboxUser, holds_within, probe_directory, sandbox_configurations, system_python,
 };
 
-/// The processes that carry a marker in their command line.
+/// Returns the processes with this marker in their command line.
 fn marked(marker: &str) -> Vec<i32> {
     let of = |pid: i32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let numbers = std::fs::read_dir("/proc").unwrap().flatten();
@@ -66,7 +67,7 @@ trait WithoutWaiting {
 }
 
 impl WithoutWaiting for std::process::Command {
-    /// Pipes would be held open by whatever outlives the command.
+    /// Runs a command without pipes, because a daemon that outlives it would keep the pipes open.
     fn output_without_waiting_for_daemons(&mut self) -> std::process::Output {
         let status =
             self.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap();

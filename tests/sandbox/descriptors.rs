@@ -1,4 +1,4 @@
-//! Descriptors that guard was started with are not the run's.
+//! A run must not get the file descriptors that guard inherited.
 
 use super::Report;
 use crate::support::{SandboxFixture, SandboxUser, probe_directory, sandbox_configurations, system_python};

@@ -1,4 +1,4 @@
-//! Ways out of the sandbox that were found once, and ways to stop guard: each of them stays closed.
+//! Earlier ways out of the sandbox, and earlier ways to stop guard. Each must stay closed.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -24,7 +24,7 @@ use crate::support::{
 const PROBE: &str = "escapes.py";
 const SECRET: &str = "a secret that must not be read";
 
-/// Checks every configuration, all at the same time.
+/// Runs the check in all configurations at the same time.
 fn everywhere(check: impl Fn(SandboxConfiguration, &SandboxFixture) + Sync) {
     let check = &check;
     std::thread::scope(|scope| {
@@ -34,7 +34,7 @@ fn everywhere(check: impl Fn(SandboxConfiguration, &SandboxFixture) + Sync) {
     });
 }
 
-/// The probe in the sandbox.
+/// Returns a command that runs the probe in the sandbox.
 fn probe(
     fixture: &SandboxFixture,
     configuration: SandboxConfiguration,
@@ -47,7 +47,7 @@ fn probe(
     command
 }
 
-/// Waits for the end and kills what does not come to one; says the most memory that was in use, too.
+/// Waits for a process, and kills it after the time limit. Returns its output and its peak memory in MiB.
 fn watched(mut child: Child, patience: Duration) -> (Option<Output>, u64) {
     let (mut peak, began) = (0, Instant::now());
     while child.try_wait().unwrap().is_none() {
@@ -62,7 +62,7 @@ fn watched(mut child: Child, patience: Duration) -> (Option<Output>, u64) {
     (Some(child.wait_with_output().unwrap()), peak)
 }
 
-/// What a run would be granted.
+/// Returns the paths that a run would be granted, each with the reason.
 fn grants(mut guard: Command) -> Vec<(PathBuf, String)> {
     let output = guard.output().unwrap();
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
@@ -72,7 +72,7 @@ fn grants(mut guard: Command) -> Vec<(PathBuf, String)> {
     grants.iter().map(|grant| (PathBuf::from(text(&grant["path"])), text(&grant["why"]))).collect()
 }
 
-/// Neither would the secret be granted to this command, nor does it read it.
+/// Fails if guard would grant this command access to the secret, or if the command can read it.
 fn is_not_granted(
     fixture: &SandboxFixture,
     configuration: SandboxConfiguration,
@@ -101,7 +101,7 @@ fn is_not_granted(
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A socket in the machine's `/tmp`, which is another directory than the run's. Both go away.
+/// A socket in the machine's `/tmp`, which is not the run's `/tmp`. Dropping the value removes it.
 struct Door {
     folder: PathBuf,
     server: UnixListener,
@@ -139,7 +139,8 @@ fn no_way_through_proc_leads_to_the_machines_tmp() {
         .check(|_| (), |fixture, (), _| fixture.outside.join("planted").exists());
 }
 
-/// Who walks `/proc/self` in the run's place must not find itself: guard's standard output is ours.
+/// guard opens paths on behalf of the run. For a path through `/proc/self` it must not use its own descriptors: the
+/// mode of its standard output must not change.
 #[test]
 fn guards_own_descriptors_are_not_changed() {
     let Some(python) = system_python() else { return };
@@ -172,7 +173,7 @@ fn guards_own_descriptors_are_not_changed() {
     });
 }
 
-/// An earlier run has written a `.git` file: what it names is not readable for the next.
+/// An earlier run planted a `.git` file. The next run must not be able to read what that file names.
 #[test]
 fn a_planted_git_file_gives_nothing() {
     let plants = [
@@ -234,7 +235,7 @@ fn a_linked_worktree_reads_its_repository() {
     });
 }
 
-/// A `.git` above the working directory makes that directory readable: only if it is one's own.
+/// A `.git` above the working directory makes that directory readable, but only if it belongs to the user.
 #[test]
 fn a_git_folder_of_somebody_else_gives_nothing() {
     if own_id() != 0 {
@@ -261,7 +262,8 @@ fn a_git_folder_of_somebody_else_gives_nothing() {
     });
 }
 
-/// In a `/tmp` of the test's own: the machine's is everybody's.
+/// A `.git` in `/tmp` must not make `/tmp` readable. The test mounts its own `/tmp`, because all users share the
+/// machine's.
 #[test]
 fn a_git_folder_in_tmp_gives_nothing() {
     let script = "mount -t tmpfs tmpfs /tmp && mkdir /tmp/.git /tmp/work && cd /tmp/work && \
@@ -282,7 +284,8 @@ fn a_git_folder_in_tmp_gives_nothing() {
     assert!(found.iter().any(|(path, _)| path == Path::new("/tmp/work")), "{found:?}");
 }
 
-/// The path is the shim's when it is judged, and the refused program's when it is started.
+/// An agent makes a path lead to the shim when guard checks it, and to a refused program when the kernel starts it. The
+/// refused program must not run.
 #[test]
 fn links_to_the_shim_do_not_win() {
     lost("process", "250", |fixture| {
@@ -338,7 +341,8 @@ fn names_of_files_do_not_write_on_the_terminal() {
     });
 }
 
-/// A file as standard input is there as its bytes (see `metadata` for what cannot be done to it).
+/// A run must get all bytes of a file that is its standard input. (The tests in `metadata` check that it cannot change
+/// the file.)
 #[test]
 fn standard_input_that_is_a_file_arrives() {
     everywhere(|configuration, fixture| {
@@ -362,7 +366,8 @@ fn standard_input_that_is_a_file_arrives() {
     });
 }
 
-/// A named pipe, and a device (one of the test's own, never the machine's), keep their modes as standard input.
+/// A run must not change the mode of a named pipe or a device that is its standard input. The test makes its own
+/// device.
 #[test]
 fn standard_input_that_is_a_pipe_or_a_device_stays() {
     let Some(python) = system_python() else { return };
@@ -401,7 +406,8 @@ fn standard_input_that_is_a_pipe_or_a_device_stays() {
     }
 }
 
-/// What a program in the working directory names was perhaps named by an earlier run.
+/// An earlier run may have written a program in the working directory. The interpreter or link that it names must not
+/// become readable.
 #[test]
 fn a_program_in_the_working_folder_grants_nothing() {
     named_by_an_agent(&[
@@ -419,7 +425,8 @@ fn a_program_in_the_working_folder_grants_nothing() {
     ]);
 }
 
-/// A program outside, one of the user's own, that leads into the working directory: what lies there is the agent's.
+/// A program of the user leads into the working directory, where an agent may have written files. What those files name
+/// must not become readable.
 #[test]
 fn a_program_that_leads_into_the_working_folder_grants_nothing() {
     named_by_an_agent(&[
@@ -428,7 +435,8 @@ fn a_program_that_leads_into_the_working_folder_grants_nothing() {
     ]);
 }
 
-/// What an earlier run makes in the working directory, and the program that is then started.
+/// For each pair, an earlier run executes the script in the working directory, and then guard starts the program. Fails
+/// if the secret becomes readable.
 fn named_by_an_agent(ways: &[(&str, &str)]) {
     everywhere(|configuration, _| {
         for (plant, program) in ways {
@@ -453,7 +461,7 @@ fn named_by_an_agent(ways: &[(&str, &str)]) {
     });
 }
 
-/// A policy that lets the run reach its own servers.
+/// Writes a policy with which the run may connect to its own servers.
 fn loopback_policy(fixture: &SandboxFixture) -> String {
     let text = "version = 1\nname = \"local\"\nextends = \"strict\"\n\
         description = \"strict, and own servers can be reached.\"\n\n[network]\noverride = true\nloopback = true\n";
@@ -480,7 +488,8 @@ fn a_port_of_ones_own_does_not_open_that_of_somebody_else() {
     });
 }
 
-/// A server outside that shares its port with everybody of the same user does not share it with the run.
+/// A server outside shares its port with all processes of the user (`SO_REUSEPORT`). The run must not be able to join
+/// it.
 #[test]
 fn a_shared_port_does_not_lead_outside() {
     let Some(python) = system_python() else { return };
@@ -572,7 +581,8 @@ fn connects_in_flight_do_not_keep_guard_from_ending() {
     });
 }
 
-/// So many rounds of sixty-four questions at once, of so many words of a length.
+/// Sends this many rounds of 64 simultaneous requests to the shim socket, each with this many arguments of this length.
+/// guard's memory must stay small.
 fn flood(rounds: &str, words: &str, length: &str) {
     if system_python().is_none() {
         return;
@@ -589,13 +599,13 @@ fn flood(rounds: &str, words: &str, length: &str) {
     }
 }
 
-/// Two million empty words: each costs more in memory than it did on the way.
+/// Two million empty arguments need more memory in guard than in the message. guard must stay within its limit.
 #[test]
 fn questions_of_many_words_do_not_cost_guard_its_memory() {
     flood("1", "2097000", "0");
 }
 
-/// Nor do they when they come again and again: what one question took is there for the next.
+/// guard must release the memory of a large request before the next one.
 #[test]
 fn large_questions_do_not_add_up() {
     flood("2", "1", "8388000");

@@ -1,4 +1,4 @@
-//! A refused program stays refused in every disguise, and the transcript names it.
+//! A refused program must stay refused in every disguise, and the transcript must name it.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::support::{
     skip, system_python,
 };
 
-/// `strict`, and the programs of these tests are refused, too.
+/// Writes a policy that extends `strict` and also refuses the programs of these tests.
 pub(super) fn marker_policy(fixture: &SandboxFixture) -> PathBuf {
     let path = fixture.outside.join("marked.toml");
     let text = "version = 1\nname = \"marked\"\nextends = \"strict\"\n\
@@ -21,14 +21,14 @@ pub(super) fn marker_policy(fixture: &SandboxFixture) -> PathBuf {
     path
 }
 
-/// A program that leaves a file behind, under a name that the policy refuses.
+/// Makes a program that creates a file, under a name that the policy refuses.
 pub(super) fn marker(fixture: &SandboxFixture) -> PathBuf {
     let path = fixture.outside.join("marker");
     copy_program(Path::new("/usr/bin/touch"), &path);
     path
 }
 
-/// Disguises of a program that copies are known of.
+/// Disguises of a program that guard recognizes even as a copy.
 const ALL: &[&str] = &[
     "absolute",
     "dotted",
@@ -74,7 +74,7 @@ const ALL: &[&str] = &[
     "background",
 ];
 
-/// What a disguise needs that may not be there.
+/// Returns false, and reports a skip, if the program that a disguise needs is not installed.
 fn is_possible(way: &str) -> bool {
     let needed = match way {
         "perl" => "/usr/bin/perl",
@@ -149,7 +149,8 @@ fn git_checkout_stays_refused_in_every_disguise() {
     });
 }
 
-/// By the name of a program in a policy of one's own; its copies are not known, so only what keeps the file.
+/// A user's policy refuses a program by name. guard does not recognize copies of such a program, so the test uses only
+/// disguises that keep the file.
 #[test]
 fn a_program_of_a_policys_own_stays_refused() {
     let Some(python) = system_python() else { return };
@@ -204,7 +205,7 @@ fn a_program_of_a_policys_own_stays_refused() {
     });
 }
 
-/// Without arguments, and with very many: the program is refused all the same, and the transcript says which rule.
+/// guard must refuse the program without arguments and with very many, and the transcript must name the rule.
 #[test]
 fn no_arguments_and_very_many_are_judged() {
     let Some(python) = system_python() else { return };
@@ -231,7 +232,7 @@ fn no_arguments_and_very_many_are_judged() {
     }
 }
 
-/// Runs Python code under `strict` in every configuration; it must say that it succeeded. Then looks at what is left.
+/// Runs Python code under `strict` in every configuration. The code must report success. Then runs the check.
 fn python_succeeds(code: &str, look: impl Fn(SandboxConfiguration, &SandboxFixture)) {
     let Some(python) = system_python() else { return };
     for configuration in sandbox_configurations() {
@@ -243,8 +244,8 @@ fn python_succeeds(code: &str, look: impl Fn(SandboxConfiguration, &SandboxFixtu
     }
 }
 
-/// The supervisor ends when nobody is left who could ask, and not before: not for one with a filter of its own on top of the
-/// run's, not for a thread whose process has ended, not for one that all others have left.
+/// The supervisor must serve a run until its last thread has ended: a process with its own seccomp filter, a thread
+/// whose process has ended, and a process that all others have left.
 #[test]
 fn whoever_is_left_is_judged() {
     let code = r##"
@@ -295,8 +296,8 @@ print('{"errno": 0}')
     });
 }
 
-/// What is found when a program has started is what was read when it was asked for, however it is called: nothing that was
-/// allowed is taken for something else.
+/// When a program has started, guard compares it with the program it allowed. However the program is called, guard must
+/// not mistake an allowed one for another.
 #[test]
 fn a_program_is_known_again_when_it_has_started() {
     let code = r##"
@@ -340,7 +341,7 @@ print('{"errno": 0}')
     });
 }
 
-/// A start that the kernel gives up on, or only tests, is not in the record as one that happened.
+/// The transcript must not record a program start that the kernel aborted or only tested.
 #[test]
 fn a_start_that_fails_is_not_recorded_as_one() {
     let code = r##"
@@ -457,7 +458,8 @@ print('{"errno": 0}')
     });
 }
 
-/// Without the second look nobody knows whether an allowed start happened, and the record does not say so.
+/// With `--no-verify` guard cannot know whether an allowed program started, so the transcript must record it only as
+/// allowed.
 #[test]
 fn without_verification_a_start_is_recorded_as_allowed() {
     for configuration in sandbox_configurations() {
@@ -470,7 +472,7 @@ fn without_verification_a_start_is_recorded_as_allowed() {
     }
 }
 
-/// Whoever is killed while it starts a program, or when it has just become one, was not refused anything.
+/// A process is killed while it starts a program. The transcript must not show this as a refusal.
 #[test]
 fn a_program_that_is_killed_at_its_start_was_not_refused() {
     let code = r#"
@@ -489,7 +491,7 @@ print('{"errno": 0}')
     python_succeeds(code, |configuration, fixture| assert_eq!(denials(fixture), [], "{configuration:?}"));
 }
 
-/// However many connects wait, a shim is told why something is refused.
+/// While many `connect` calls wait, guard must still tell a shim why a command is refused.
 #[test]
 fn a_refusal_is_explained_while_many_wait() {
     let code = r#"

@@ -1,11 +1,11 @@
-//! Files outside stay what they are, whatever way leads to them.
+//! A run must not change files outside its directories, in any way.
 
 use std::path::{Path, PathBuf};
 
 use super::Boundary;
 use crate::support::{SandboxFixture, make_directory, sandbox_configurations};
 
-/// Everything that lies in a directory, with its kind and content.
+/// Returns everything in a directory, with its type and content.
 fn content(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -103,7 +103,8 @@ fn detours_lead_to_the_same_refusal() {
         .check_victim(|fixture, _, _| fixture.outside.join("new").exists());
 }
 
-/// `/tmp` means two directories where the run has its own: the supervisor must bind in the run's, never in the machine's.
+/// A run has its own `/tmp`. The supervisor, which binds sockets on behalf of the run, must use that one and never the
+/// machine's.
 #[test]
 fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
     for folder in ["/tmp", "/var/tmp"] {
@@ -128,7 +129,7 @@ fn a_socket_is_not_bound_in_the_machines_tmp_through_a_link() {
     }
 }
 
-/// guard's records and configuration decide what the next run may do: no run may write them, however they are reached.
+/// guard's records and configuration determine what the next run may do. No run may write them, by any path.
 #[test]
 fn guards_own_directories_cannot_be_written() {
     for configuration in sandbox_configurations() {

@@ -1,4 +1,4 @@
-//! The system call filters do what the list says, both together.
+//! The two seccomp filters together must do what the list of system calls says.
 
 use guard::sandbox::{self, Condition, Filters};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const THIS_MACHINE: u32 = if cfg!(target_arch = "x86_64") { 0xC000_003E } else { 0xC000_00B7 };
 
-/// What the kernel would do with a program, by the meaning of its instructions.
+/// Interprets a seccomp program as the kernel does. Returns its answer.
 fn interpret(program: &[libc::sock_filter], architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
     let load = |at: u32| match at {
         0 => number,
@@ -33,14 +33,14 @@ fn interpret(program: &[libc::sock_filter], architecture: u32, number: u32, argu
     }
 }
 
-/// What the kernel does with both filters: the answer whose action, as a signed number, is the least.
+/// Returns the kernel's answer for both filters: the one with the strictest action.
 fn answer(filters: &Filters, architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
     let of = |program: &[libc::sock_filter]| interpret(program, architecture, number, arguments);
     let action = |answer: &u32| (answer & libc::SECCOMP_RET_ACTION_FULL).cast_signed();
     [of(&filters.deny), of(&filters.notify)].into_iter().min_by_key(action).unwrap()
 }
 
-/// What the list says of some calls.
+/// The expected answer for some system calls.
 struct Said {
     numbers: Vec<u32>,
     conditions: Vec<Condition>,
@@ -61,7 +61,7 @@ impl Said {
     }
 }
 
-/// Everything that is said, in order: the first that is about a call decides. What is refused needs no decision.
+/// Returns all expectations in order. The first one that matches a call decides, and refusals come first.
 fn said(list: &sandbox::List, shared: bool) -> Vec<Said> {
     let mut all = Vec::new();
     let entries =
@@ -91,7 +91,7 @@ fn expected(said: &[Said], number: u32, arguments: [u64; 6]) -> u32 {
     first.map_or(ALLOW, |one| one.answer)
 }
 
-/// Arguments that the list's conditions are about, and others.
+/// Generates arguments that match the conditions of the list, and others.
 fn argument() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..20_u64,
@@ -133,7 +133,7 @@ fn the_filters_do_what_the_list_says() {
     assert!(refused > 100, "the list refuses and asks about many calls: {refused}");
 }
 
-/// Where the supervisor counts processes it is asked about every new one; what is refused stays refused.
+/// If the supervisor counts processes, the filter must notify it of every fork, and must still refuse forbidden flags.
 #[test]
 fn forks_can_be_asked_about() {
     let clone = libc::SYS_clone as u32;
@@ -146,7 +146,7 @@ fn forks_can_be_asked_about() {
     }
 }
 
-/// A helper that looks at an agent's files has threads, and no processes and sockets.
+/// The helper that inspects an agent's files may start threads, but no processes, and may not use sockets.
 #[test]
 fn a_helper_alone_has_threads_only() {
     let eperm = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
@@ -173,7 +173,8 @@ fn a_helper_alone_has_threads_only() {
     }
 }
 
-/// Before ABI 3 Landlock does not restrict truncation, and a helper has no mounts that would.
+/// A helper must not truncate files that it may only read. Before ABI 3 Landlock does not prevent this, and helpers
+/// have no mount namespace, so the filter must.
 #[test]
 fn a_helper_truncates_only_what_it_opens_for_writing() {
     let number = |name: &str| guard::sys::syscall_numbers::number(name).map(|number| number as u32);

@@ -1,4 +1,4 @@
-//! Watches tell the names of what is made in a directory: none where the run may not list.
+//! An inotify watch reports the names of new files. A run must not be able to watch a directory that it may not list.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,8 @@ use crate::support::{
 
 const NAME: &str = "a-name-that-must-not-be-told";
 
-/// Lets the probe watch a directory, makes a file there from outside, and says whether its name was told.
+/// Lets the probe watch a directory, and creates a file there from outside. Returns whether the probe saw its name, and
+/// the probe's output.
 fn is_told(mut command: Command, directory: &Path, way: &str) -> (bool, String) {
     command.arg(probe_directory().join("watches.py")).arg("watch").arg(directory).arg(way);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -27,7 +28,8 @@ fn is_told(mut command: Command, directory: &Path, way: &str) -> (bool, String) 
     (said.contains(NAME), said)
 }
 
-/// A directory of the user's own that the run may not list: beside its own places, and one that no view hides.
+/// Makes directories of the user that the run may not list: one beside the run's own, and one that the mount namespace
+/// does not hide.
 fn unlisted(fixture: &SandboxFixture) -> Vec<PathBuf> {
     let beside = fixture.base.join("unlisted");
     make_directory(&beside, Some(fixture.id), 0o755);
@@ -43,7 +45,7 @@ fn unlisted(fixture: &SandboxFixture) -> Vec<PathBuf> {
     vec![beside, elsewhere]
 }
 
-/// What a run, or without one the probe alone, is told in ways that it should not be, or is not told.
+/// Tries every way to watch a directory. Returns the ways whose result is wrong.
 fn attacked(user: SandboxUser, configuration: Option<SandboxConfiguration>, python: &str) -> Vec<String> {
     let mut failures = Vec::new();
     for way in ["path", "relative", "link", "descriptor"] {
@@ -83,7 +85,7 @@ fn no_names_are_told_where_the_run_may_not_list() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Inside what it may read a run watches what it likes.
+/// A run must be able to watch every directory that it may read.
 #[test]
 fn watchers_work_where_the_run_may_read() {
     let Some(python) = system_python() else { return };

@@ -1,5 +1,5 @@
-//! What the kernel is not asked for from inside: namespaces, mounts, keys, rings, other ABIs. These calls have no outcome
-//! outside to look at, so the errno is the contract; without guard the kernel gives a different answer.
+//! The kernel must refuse namespaces, mounts, keys, io_uring and other ABIs to a run. These calls have no effect
+//! outside that a test could check, so it checks the errno; without guard the kernel gives a different answer.
 
 use super::{Boundary, Report, was_killed};
 use crate::support::{SandboxFixture, SandboxUser};
@@ -10,7 +10,7 @@ fn given(_: &SandboxFixture, (): &mut (), report: &Report) -> bool {
     report.succeeded()
 }
 
-/// Refused in the sandbox, given to whoever may have it without.
+/// Fails unless the sandbox refuses the call, and the kernel grants it to this user without guard.
 fn holds(arguments: &[&str], bare: Option<SandboxUser>) {
     let boundary = Boundary::new("kernel.py", arguments).refused_with(REFUSED);
     let boundary = match bare {
@@ -76,8 +76,8 @@ fn keyrings_are_closed() {
         .check(|_| (), |_, (), report| report.errno() == Some(i64::from(libc::ENOKEY)));
 }
 
-/// Landlock checks no right when a file is opened with access mode 3, which is neither for reading nor for writing. Before
-/// ABI 5 the descriptor allows every ioctl of the device.
+/// A run must not open a file with access mode 3, which is neither reading nor writing. Landlock does not check such an
+/// open, and before ABI 5 the descriptor allows every ioctl of the device.
 #[test]
 fn devices_are_not_opened_for_ioctls_only() {
     holds(&["open-for-ioctls", "/dev/null"], None);

@@ -1,5 +1,5 @@
-//! Leases on files that may only be read: whoever opens such a file outside would wait until the holder gives it up, up to
-//! 45 seconds for each open.
+//! A run must not take a lease on a file that it may only read. Each process that opens the file outside would wait up
+//! to 45 seconds for the lease.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,14 +9,15 @@ use std::process::{Command, Stdio};
 use super::{Boundary, Report};
 use crate::support::{SandboxFixture, SandboxUser, probe_directory, sandbox_configurations, system_python};
 
-/// Whether an open from outside would have to wait for somebody to give up a lease.
+/// Returns true if opening the file from outside would have to wait for a lease.
 fn is_held(file: &Path, kind: &str) -> bool {
     let mut options = std::fs::OpenOptions::new();
     options.read(kind == "write").write(kind == "read").custom_flags(libc::O_NONBLOCK);
     options.open(file).is_err_and(|error| error.raw_os_error() == Some(libc::EWOULDBLOCK))
 }
 
-/// Starts the probe, opens the file from outside while it runs, and ends it. Returns what was seen, and the probe's errno.
+/// Starts the probe, and opens the file from outside while the probe runs. Returns whether a lease was held, and the
+/// probe's errno.
 fn attack(mut command: Command, fixture: &SandboxFixture, kind: &str, high: &str) -> (bool, String) {
     let file = fixture.file(&fixture.outside.join("file"), "original");
     command.arg(probe_directory().join("leases.py")).args(["hold", kind]).arg(&file).arg(high);
@@ -71,7 +72,7 @@ fn no_folder_outside_is_watched_by_fcntl() {
         .check(|fixture| fixture.file(&fixture.outside.join("file"), ""), |_, _, report| report.succeeded());
 }
 
-/// Locks, seals and flags are what databases and package managers use.
+/// A run must be able to use locks, seals and file flags, because databases and package managers need them.
 #[test]
 fn other_commands_of_fcntl_are_free() {
     let Some(python) = system_python() else { return };

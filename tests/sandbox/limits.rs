@@ -1,4 +1,5 @@
-//! The limits of a policy are in force, also for root and where no cgroup can be made; what is not in force is reported.
+//! The limits of a policy must be in force, also for root and without cgroups. The result must report a limit that is
+//! not.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,12 +11,12 @@ use crate::support::{
     skip_unsupported, system_python,
 };
 
-/// The limit on processes that the tests set, and what the probe tries to start.
+/// The process limit of the tests. The probe tries to start more.
 const LIMIT: usize = 64;
 const TRIED: usize = 1200;
 
-/// A guard that sees no cgroups, as in most containers. Only root can arrange that; others cannot make any in the first
-/// place.
+/// Returns a command that runs guard without cgroups, as in most containers. Only root can hide them; ordinary users
+/// usually cannot make any.
 fn without_cgroups(guard: &Command) -> Command {
     let hide = "mount -t tmpfs tmpfs /sys/fs/cgroup && exec \"$@\"";
     let mut command = Command::new("unshare");
@@ -44,14 +45,14 @@ fn run(configuration: SandboxConfiguration, fixture: &SandboxFixture, limits: &s
     }
 }
 
-/// Processes of this name, on the whole machine.
+/// Returns the number of processes with this name on the machine.
 fn processes_called(name: &str) -> usize {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let names = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("comm")).ok());
     names.filter(|comm| comm.trim() == name).count()
 }
 
-/// What the result of the only run says was in force.
+/// Returns the enforcement section of the result of the only run.
 fn enforcement(fixture: &SandboxFixture) -> Value {
     let events = fixture.events();
     let last = events.last().unwrap();
@@ -96,7 +97,7 @@ fn the_process_limit_is_in_force_without_a_cgroup() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Far more processes than may live at once, one after the other.
+/// A run starts far more processes than may live at once, one after the other. All must succeed.
 #[test]
 fn processes_that_ended_do_not_count() {
     let Some(python) = system_python() else { return };
@@ -109,7 +110,7 @@ fn processes_that_ended_do_not_count() {
     }
 }
 
-/// `strict` bounds memory wherever that is possible, and says so where it is not.
+/// `strict` must limit memory where that is possible, and the result must say where it is not.
 #[test]
 fn what_is_not_in_force_is_reported() {
     for configuration in sandbox_configurations() {
@@ -142,7 +143,7 @@ fn what_is_not_in_force_is_reported() {
     }
 }
 
-/// A run that uses more memory than its policy allows is ended by its cgroup, long before it has what it asks for.
+/// The cgroup must end a run that uses more memory than its policy allows, before it gets all the memory it requests.
 #[test]
 fn strict_bounds_memory_where_a_cgroup_can_be_made() {
     let Some(python) = system_python() else { return };

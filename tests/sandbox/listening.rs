@@ -1,4 +1,4 @@
-//! Servers of a run: where they may listen, who reaches them, and whom they cannot be used to reach.
+//! Tests the servers of a run: where they may listen, and which clients reach them.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use crate::support::{TestEnvironment, in_every_environment, one_environment, skip_unsupported};
 
-/// Ports that nobody has.
+/// Returns ports that no program uses.
 fn free_ports() -> [u16; 3] {
     let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
-/// Listens at each place it is given, and says of each how that ended. Where all listen it waits until it has been visited.
+/// A program that listens at each of these places and reports each result. If all succeed, it waits for a client.
 const SERVER: &str = r#"
 import json, os, socket, sys
 
@@ -57,7 +57,7 @@ if sys.argv[1] == "wait" and servers:
     open("seen", "w").close()
 "#;
 
-/// Runs the server; `visit` is done from outside while it listens.
+/// Runs the server, and calls `visit` outside while it listens.
 fn serve(
     environment: &TestEnvironment,
     options: &[&str],
@@ -140,7 +140,7 @@ fn a_server_for_both_families_is_reached_by_both_inside() {
     });
 }
 
-/// The port of another program: it is not taken from it, and not reached through it either.
+/// A run must not be able to listen on a port that another program uses, and must not reach that program through it.
 #[test]
 fn a_port_that_somebody_has_is_neither_shared_nor_reached() {
     in_every_environment(|environment| {
@@ -161,7 +161,8 @@ fn a_port_that_somebody_has_is_neither_shared_nor_reached() {
     });
 }
 
-/// A socket that was connected to the proxy keeps its port when it dissolves the connection, for every address of the machine.
+/// A socket that disconnects from the proxy keeps its port, for every address of the machine. The run must not be able
+/// to listen on it.
 #[test]
 fn a_socket_that_was_connected_does_not_listen() {
     let script = r#"
@@ -183,7 +184,8 @@ except OSError as error:
     });
 }
 
-/// In a policy; and `loopback = true` narrows too.
+/// A policy can allow some ports or, with `loopback = true`, all of them. In both cases the server must be reachable
+/// only on loopback.
 #[test]
 fn a_policy_names_ports_or_all_of_them() {
     let environment = one_environment();

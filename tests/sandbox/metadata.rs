@@ -1,5 +1,5 @@
-//! Mode, owner, times, extended attributes and flags of files outside: by path and by descriptor, in every variant of the
-//! calls. Any of them that had succeeded would show in the time of the last change.
+//! A run must not change the mode, owner, times, extended attributes or flags of files outside: by path or by
+//! descriptor, with any variant of the calls. Every successful change would show in the change time of the file.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn state(path: &Path) -> State {
     )
 }
 
-/// A file with an attribute.
+/// Makes a file with an extended attribute. Returns its path and state.
 fn file(fixture: &SandboxFixture, path: &Path) -> (PathBuf, State) {
     let path = fixture.file(path, "original");
     let set = "import os,sys;os.setxattr(sys.argv[1],'user.note',b'original')";
@@ -112,7 +112,7 @@ fn flags_outside_stay() {
     }
 }
 
-/// Not granted and not hidden: the rest of the machine.
+/// A run must not change metadata in places that are neither granted nor hidden.
 #[test]
 fn modes_in_places_that_are_not_granted_stay() {
     let setup = |fixture: &SandboxFixture| file(fixture, &fixture.base.join("elsewhere"));
@@ -143,8 +143,8 @@ fn modes_in_places_that_are_not_granted_stay() {
     );
 }
 
-/// Standard input is the one descriptor that comes from outside: its file, too, keeps its mode, and as a directory it is no
-/// way to what lies in it.
+/// Standard input is the only descriptor that a run gets from outside. The run must not change the mode of its file
+/// and, if it is a directory, must not reach what is in it.
 #[test]
 fn the_file_behind_standard_input_stays() {
     let Some(python) = system_python() else { return };
@@ -190,7 +190,7 @@ fn the_file_behind_standard_input_stays() {
     }
 }
 
-/// In its own directories the run changes what it likes: nothing here holds because nothing works.
+/// A run must be able to change metadata in its own directories. This proves that the calls of the other tests work.
 #[test]
 fn metadata_inside_can_be_changed() {
     let Some(python) = system_python() else { return };

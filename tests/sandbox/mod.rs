@@ -1,8 +1,7 @@
-//! Outcome tests of every boundary: the same probe runs without guard, where it must succeed, and in the sandbox, as root
-//! and as an ordinary user, with and without namespaces, where nothing outside may have changed.
+//! Tests of every boundary: the same probe runs without guard, where it must succeed, and in the sandbox, as root and
+//! as an ordinary user, with and without namespaces, where nothing outside may have changed.
 //!
-//! What happened is judged from outside. What the probe says of itself only shows that it ran, and with which errno it
-//! was refused.
+//! The tests check the effect from outside. The probe's own report only shows that it ran, and which errno it got.
 
 mod daemons;
 mod descriptors;
@@ -38,7 +37,7 @@ use crate::support::{
     skip_unsupported, system_python,
 };
 
-/// What a probe said, and how it ended.
+/// The output of a probe, and its exit status.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) said: Option<Value>,
@@ -58,7 +57,7 @@ impl Report {
         self.said.as_ref().and_then(|said| said.get("value")).unwrap_or(&NONE)
     }
 
-    /// The call was made and did what it was to do.
+    /// Returns true if the probe's call succeeded.
     pub(crate) fn succeeded(&self) -> bool {
         self.errno() == Some(0)
     }
@@ -75,7 +74,7 @@ impl Report {
     }
 }
 
-/// A process outside, of the same user: holds a secret, listens on sockets, and tells what happened to it.
+/// A process outside, of the same user. It holds a secret, listens on sockets, and reports what happened to it.
 pub(crate) struct Victim {
     child: Child,
     input: Option<ChildStdin>,
@@ -107,19 +106,19 @@ impl Victim {
         value.as_str().map_or_else(|| value.to_string(), str::to_string)
     }
 
-    /// Whether it runs: neither ended nor stopped.
+    /// Returns true if the process runs: it has not ended and is not stopped.
     pub(crate) fn is_well(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         !matches!(state, None | Some('Z' | 'X' | 'T' | 't'))
     }
 
-    /// What happened to it so far; `None` when it cannot tell any more.
+    /// Returns what has happened to the process; `None` if it no longer answers.
     pub(crate) fn tell(&mut self) -> Option<Value> {
         self.ask("tell")
     }
 
-    /// Makes a message queue with one message, and tells.
+    /// Makes the process create a message queue with one message. Returns its report.
     pub(crate) fn make_queue(&mut self) -> Option<Value> {
         self.ask("queue")
     }
@@ -148,7 +147,7 @@ impl Drop for Victim {
     }
 }
 
-/// An attack on one boundary.
+/// An attack on one boundary of the sandbox.
 pub(crate) struct Boundary {
     name: String,
     probe: &'static str,
@@ -160,7 +159,7 @@ pub(crate) struct Boundary {
     alone: bool,
 }
 
-/// `{work}` and the like in an argument.
+/// Replaces placeholders such as `{work}` in an argument.
 fn fill(fixture: &SandboxFixture, text: &str, facts: &BTreeMap<String, String>) -> String {
     let path = |path: &Path| path.to_str().unwrap().to_string();
     let mut text = text
@@ -177,7 +176,7 @@ fn fill(fixture: &SandboxFixture, text: &str, facts: &BTreeMap<String, String>) 
 }
 
 impl Boundary {
-    /// An attack: the probe's file, and the arguments it gets.
+    /// Returns an attack by this probe with these arguments.
     pub(crate) fn new(probe: &'static str, arguments: &[&str]) -> Self {
         Self {
             name: arguments.join(" "),
@@ -191,7 +190,7 @@ impl Boundary {
         }
     }
 
-    /// Whether this kernel has the call at all: asked without guard.
+    /// Returns true if this kernel has the system call. The probe runs without guard to find out.
     pub(crate) fn is_known(probe: &'static str, arguments: &[&str]) -> bool {
         const ENOSYS: i64 = 38;
         let Some(python) = system_python() else { return false };
@@ -204,7 +203,7 @@ impl Boundary {
         report.errno() != Some(ENOSYS)
     }
 
-    /// Whether this kernel gives it to somebody: asked without guard.
+    /// Returns true if this kernel grants the call to this user. The probe runs without guard to find out.
     pub(crate) fn is_known_as(probe: &'static str, arguments: &[&str], user: Option<SandboxUser>) -> bool {
         let Some(python) = system_python() else { return false };
         let user = user.unwrap_or(SandboxUser::Ordinary);
@@ -215,33 +214,34 @@ impl Boundary {
         Self::new(probe, arguments).run(fixture.command(python), &fixture, &BTreeMap::new()).succeeded()
     }
 
-    /// Only one kind of user can do this without guard.
+    /// Only this user can make the call without guard.
     pub(crate) fn bare_only(mut self, user: SandboxUser) -> Self {
         self.bare_users = vec![user];
         self
     }
 
-    /// Without guard it does nothing here, for this reason: only the sandbox is tested.
+    /// The call has no effect here without guard, for this reason, so only the sandbox is tested.
     pub(crate) fn no_bare(mut self, why: &str) -> Self {
         skip_unsupported(&format!("{} without guard", self.name), why);
         self.bare_users = Vec::new();
         self
     }
 
-    /// It only makes sense for one kind of user.
+    /// Tests the attack only as this user.
     pub(crate) fn only(mut self, user: SandboxUser) -> Self {
         self.users = vec![user];
         self.bare_users = vec![user];
         self
     }
 
-    /// Without guard it hits everything of a user: then it is one that nothing else runs as.
+    /// Runs the probe without guard as a user that nothing else uses, because the attack affects all processes of its
+    /// user.
     pub(crate) fn alone(mut self) -> Self {
         self.alone = true;
         self
     }
 
-    /// The errnos it may be refused with: a contract.
+    /// The sandbox must refuse the call with one of these errnos.
     pub(crate) fn refused_with(mut self, errnos: &[i32]) -> Self {
         self.errnos = errnos.to_vec();
         self
@@ -253,8 +253,8 @@ impl Boundary {
         self
     }
 
-    /// Runs it everywhere. `setup` makes what lies outside; `broken` looks from outside whether the attack has had its
-    /// effect.
+    /// Runs the attack in every configuration. `setup` makes what the attack targets outside; `broken` checks from
+    /// outside whether the attack succeeded.
     pub(crate) fn check<S>(
         &self,
         setup: impl Fn(&SandboxFixture) -> S + Sync,
@@ -345,12 +345,12 @@ impl Boundary {
     }
 }
 
-/// Ended by a signal, directly or as `guard run` tells it.
+/// Returns true if a signal ended the probe, directly or according to the exit code of `guard run`.
 pub(crate) fn was_killed(report: &Report) -> bool {
     report.status.signal().is_some() || report.status.code().is_some_and(|code| code > 128)
 }
 
-/// Whether the kernel knows a kind of socket at all.
+/// Returns true if the kernel supports this kind of socket.
 fn can_be_made(arguments: &[&str]) -> bool {
     let Some(python) = system_python() else { return false };
     let user = SandboxUser::available()[0];

@@ -1,4 +1,5 @@
-//! No rights are left inside, and none can be had: capabilities, set-user-ID programs, set-user-ID files.
+//! A run has no privileges, and must not be able to gain any: by capabilities, set-user-ID programs, or set-user-ID
+//! files.
 
 use std::os::unix::fs::{MetadataExt, chown};
 
@@ -33,7 +34,7 @@ fn no_capability_is_left() {
     }
 }
 
-/// A copy of the interpreter that belongs to root and is set-user-ID.
+/// A run must not gain privileges by a set-user-ID copy of the interpreter that belongs to root.
 #[test]
 fn a_set_user_id_program_gives_nothing() {
     if own_id() != 0 {
@@ -60,10 +61,10 @@ fn a_set_user_id_program_gives_nothing() {
     );
 }
 
-/// Calls that take a mode.
+/// System calls that set a mode.
 const WAYS: [&str; 9] =
     ["chmod", "fchmod", "fchmodat", "fchmodat2", "open", "creat", "mknod", "tmpfile", "openat2"];
-/// Detours to the same calls.
+/// Indirect ways to the same calls.
 const DETOURS: [&str; 6] =
     ["chmod-high", "fchmodat2-empty", "through-proc", "open-in-shared-folder", "mknodat", "tmpfile-changed"];
 
@@ -92,7 +93,8 @@ fn no_set_group_id_file_is_made() {
     }
 }
 
-/// Shared repositories and shared directories have it: new files in them get the directory's group, and nobody gets rights.
+/// A run must be able to make a directory set-group-ID, as shared repositories need it. New files get the directory's
+/// group, which gives no privileges.
 #[test]
 fn directories_may_be_set_group_id() {
     let Some(python) = system_python() else { return };

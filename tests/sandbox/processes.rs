@@ -1,5 +1,5 @@
-//! Processes outside, of the same user: no signal reaches them, nobody looks into them, nobody changes how they run. The
-//! supervisor and init of the run are such processes, too.
+//! A run must not signal, inspect or reschedule processes outside that belong to the same user. The supervisor and the
+//! init process of the run are such processes, too.
 
 use std::process::Stdio;
 
@@ -101,7 +101,8 @@ fn check_fact(boundary: &Boundary, fact: &str) {
     boundary.check_victim(|_, victim, _| victim.tell().is_none_or(|told| told[fact] != usual));
 }
 
-/// Against guard itself: the run goes on, the result is right, and nothing of guard's memory was seen.
+/// A run attacks guard itself. The run must continue, its result must be right, and nothing of guard's memory may be
+/// visible.
 #[test]
 fn the_supervisor_cannot_be_touched() {
     let Some(python) = system_python() else { return };
@@ -155,7 +156,7 @@ fn nice_of(pid: u32) -> Option<i64> {
     stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()
 }
 
-/// Waits for the end, but not for ever: a stopped supervisor would never come to it.
+/// Waits for guard, with a time limit, because a stopped supervisor would never end.
 fn finish(
     mut child: std::process::Child,
     watch: impl Fn() -> Option<i64>,
@@ -173,7 +174,7 @@ fn finish(
     (output, last)
 }
 
-/// The process between guard and the run: without it nothing would end what was started.
+/// A run attacks its init process, which ends everything that the run started. Init must survive.
 #[test]
 fn the_first_process_cannot_be_touched() {
     let Some(python) = system_python() else { return };
@@ -201,7 +202,7 @@ fn the_first_process_cannot_be_touched() {
     }
 }
 
-/// Shared memory and queues of the user's other programs.
+/// A run must not reach shared memory or message queues of the user's other programs.
 #[test]
 fn shared_memory_and_queues_outside_are_not_reached() {
     let secret = "the victim's secret";

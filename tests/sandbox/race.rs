@@ -1,5 +1,5 @@
-//! The words of an exec lie in memory that others can change, and its path in directories that others can change: whoever is
-//! judged as one program must not become another.
+//! The arguments of an exec are in memory that other threads can change, and its path is in directories that others can
+//! change. A process that guard judged as one program must not become another.
 
 use super::exec::{marker, marker_policy};
 use crate::support::{
@@ -7,7 +7,7 @@ use crate::support::{
     sandbox_configurations, skip_unsupported, system_python,
 };
 
-/// How often the refused program ran, in so many tries. The safe path and the refused one, made for a place.
+/// Runs the race with a safe path and a refused path. Returns how often the refused program ran.
 fn wins(
     configuration: SandboxConfiguration,
     options: &[&str],
@@ -33,19 +33,19 @@ fn wins(
     (std::fs::read_dir(&out).unwrap().count(), words)
 }
 
-/// The file that is refused by its name.
+/// Returns a safe path, and the path of a program that is refused by its name.
 fn named(fixture: &SandboxFixture) -> (String, String) {
     ("/usr/bin/true".to_string(), marker(fixture).display().to_string())
 }
 
-/// A copy in the working directory, of a program that is refused by its name.
+/// Returns a safe path, and the path of a copy of a refused program in the working directory.
 fn copied(fixture: &SandboxFixture) -> (String, String) {
     let path = fixture.work.join("innocent");
     copy_program("/usr/bin/touch".as_ref(), &path);
     ("/usr/bin/true".to_string(), path.display().to_string())
 }
 
-/// The shim, which is let through because it asks by itself.
+/// Returns the path of the shim, which guard allows because it asks guard itself, and the path of a refused program.
 fn shim(fixture: &SandboxFixture) -> (String, String) {
     (fixture.shim().display().to_string(), marker(fixture).display().to_string())
 }
@@ -84,19 +84,19 @@ fn a_path_that_was_the_shims_does_not_win() {
     lost("process", "250", shim);
 }
 
-/// One link, turned from one program to the other all the time.
+/// A link that changes all the time between an allowed and a refused program must not start the refused one.
 #[test]
 fn a_link_that_turns_does_not_win() {
     lost("link", "250", copied);
 }
 
-/// One file, whose content becomes the refused program's between the look and the start.
+/// A file whose content becomes that of a refused program between guard's check and the start must not run.
 #[test]
 fn a_file_that_changes_does_not_win() {
     lost("content", "60", copied);
 }
 
-/// Without the second look the race is won: these tests are about something.
+/// With `--no-verify` the attacker must win the race. This proves that the other tests test something.
 #[test]
 fn without_verification_the_race_is_real() {
     if system_python().is_none() {

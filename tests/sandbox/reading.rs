@@ -1,4 +1,4 @@
-//! What the run may not read: keys, other users' files, password hashes, guard's own records.
+//! A run must not read keys, files of other users, password hashes, or guard's records.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ fn the_users_keys_are_not_read() {
     Boundary::new("files.py", &["list", "{home}/.ssh"]).check(setup, listed);
 }
 
-/// Root without capabilities is still root: the files of others stay theirs.
+/// Root in a run has no capabilities, and must not read the files of other users.
 #[test]
 fn another_users_files_are_not_read_by_root() {
     let setup = |fixture: &SandboxFixture| {
@@ -59,7 +59,7 @@ fn password_hashes_are_not_read_by_root() {
     }
 }
 
-/// The run's own transcript, as long as it is written: neither read nor changed.
+/// A run must not read or change its own transcript while guard writes it.
 #[test]
 fn the_transcript_is_neither_read_nor_written() {
     let Some(python) = system_python() else { return };
@@ -94,7 +94,8 @@ fn the_transcript_is_neither_read_nor_written() {
     }
 }
 
-/// What a run opens to everybody is not open to other users of the machine: not its temporary files, not its home.
+/// A run makes its temporary files and its home accessible to everybody. Other users of the machine must still not
+/// reach them.
 #[test]
 fn what_a_run_opens_stays_its_own() {
     const OTHER: &str = "64021";
@@ -144,8 +145,8 @@ fn what_a_run_opens_stays_its_own() {
     }
 }
 
-/// Administrators keep licences, keys and configuration below `/opt` and `/usr/local`: what only root may read there is not
-/// the run's, and what everybody may read is.
+/// Administrators keep licences and keys below `/opt` and `/usr/local`. A run of root must not read files there that
+/// only root may read, and must read those that everybody may.
 #[test]
 fn files_that_only_root_may_read_are_not_read_by_root() {
     if own_id() != 0 {

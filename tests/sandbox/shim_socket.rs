@@ -1,4 +1,5 @@
-//! The socket on which shims ask can be lied to: it gives no right, and nothing that is said there stops guard.
+//! An agent sends false requests to the socket on which shims ask. They must give it no rights, and must not stop
+//! guard.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use crate::support::{
     system_python,
 };
 
-/// The git that is judged, by its path: no shim in between.
+/// Returns the path of the real git, which the tests start without a shim.
 pub(super) fn git() -> Option<&'static str> {
     let found = ["/usr/bin/git", "/usr/local/bin/git"].into_iter().find(|path| Path::new(path).exists());
     if found.is_none() {
@@ -19,7 +20,7 @@ pub(super) fn git() -> Option<&'static str> {
     found
 }
 
-/// A repository in a directory of the working directory, with one commit.
+/// Makes a repository with one commit in the working directory.
 pub(super) fn repository(fixture: &SandboxFixture) -> std::path::PathBuf {
     let folder = fixture.work.join("repository");
     let run = |words: &[&str]| {
@@ -32,7 +33,8 @@ pub(super) fn repository(fixture: &SandboxFixture) -> std::path::PathBuf {
     folder
 }
 
-/// `strict`, where repositories inside the working directory are no freer than the task's own.
+/// Writes a policy that extends `strict`, and under which every repository in the working directory has the rules of
+/// the task's repository.
 pub(super) fn policy(fixture: &SandboxFixture) -> String {
     let path = fixture.outside.join("tasks-only.toml");
     let text = "version = 1\nname = \"tasks-only\"\ndescription = \"No other repositories.\"\nextends = \"strict\"\n\n[git]\nother_action = \"deny\"\n";
@@ -40,7 +42,7 @@ pub(super) fn policy(fixture: &SandboxFixture) -> String {
     path.to_str().unwrap().to_string()
 }
 
-/// Whether the refused `git checkout -b won` was done.
+/// Returns true if the refused `git checkout -b won` succeeded.
 pub(super) fn was_won(repository: &Path) -> bool {
     repository.join(".git/refs/heads/won").exists()
 }

@@ -1,4 +1,4 @@
-//! Sockets: nothing outside is reached, and nothing inside can be reached from outside.
+//! A run must reach nothing outside by sockets, and must not be reachable from outside.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -48,7 +48,8 @@ fn unix_datagrams_do_not_go_outside() {
     ]);
 }
 
-/// `/tmp` means two directories where the run has its own: a link to it must not lead the supervisor to the machine's.
+/// A run has its own `/tmp`. A link to `/tmp` must not lead the supervisor, which connects on behalf of the run, to the
+/// machine's.
 #[test]
 fn a_socket_in_the_machines_tmp_is_not_reached_through_a_link() {
     for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
@@ -118,7 +119,7 @@ fn other_protocols_do_not_go_outside() {
     }
 }
 
-/// Kinds of sockets that cannot even be made. Whoever may make them without guard differs.
+/// A run must not be able to create sockets of other kinds. Without guard, some of them are reserved for root.
 #[test]
 fn sockets_of_other_kinds_cannot_be_made() {
     let refused = [libc::EPERM, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::ESOCKTNOSUPPORT];
@@ -155,7 +156,7 @@ fn sockets_of_other_kinds_cannot_be_made() {
     }
 }
 
-/// Somebody outside tries to connect to what the run listens on.
+/// A process outside tries to connect to every socket on which the run listens. It must not succeed.
 #[test]
 fn nothing_inside_can_be_reached_from_outside() {
     let Some(python) = system_python() else { return };

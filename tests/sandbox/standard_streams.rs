@@ -1,4 +1,4 @@
-//! The caller's standard streams: the agent gets bytes through pipes of guard's own, never the caller's open files.
+//! The agent must get the caller's standard streams through guard's pipes, never the caller's open files.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -12,13 +12,13 @@ use crate::support::{
     SandboxConfiguration, SandboxFixture, SandboxUser, in_every_configuration, probe_directory, system_python,
 };
 
-/// A line for a shell that starts this command.
+/// Returns a shell command line that starts this command.
 fn shell_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     shell_words::join(words.map(|word| word.to_str().unwrap()))
 }
 
-/// The probe as somebody would start it: in the sandbox, or without one.
+/// Returns a command line that starts the probe, in the sandbox or without one.
 fn probe(
     fixture: &SandboxFixture,
     configuration: Option<SandboxConfiguration>,
@@ -36,7 +36,7 @@ fn probe(
     shell_line(&command)
 }
 
-/// A shell that is fed `script` through a pipe of the user's own, as `ssh host bash -s` feeds it.
+/// Feeds a script to a shell through a pipe, as `ssh host bash -s` does. Returns the output.
 fn shell_fed_by_pipe(fixture: &SandboxFixture, shell: &[&str], script: &str) -> String {
     let mut command = fixture.command("bash");
     command.args(["-c", "printf %s \"$1\" | \"${@:2}\"", "bash", script]).args(shell);
@@ -48,12 +48,13 @@ fn script(fixture: &SandboxFixture, probe: &str) -> String {
     format!("{probe}\necho after >> {}\n", fixture.outside.join("after").display())
 }
 
-/// The lines of a file; none when it does not exist.
+/// Returns the lines of a file; none if it does not exist.
 fn lines(path: &Path) -> Vec<String> {
     std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_string).collect()
 }
 
-/// The shell that started guard reads its commands from the same pipe: nothing the agent writes becomes one.
+/// The shell that started guard reads its script from the pipe that is also guard's input. What the agent writes to it
+/// must not become a command.
 #[test]
 fn an_agent_cannot_write_the_script_that_started_it() {
     if system_python().is_none() {
@@ -86,7 +87,8 @@ fn an_agent_cannot_write_the_script_that_started_it() {
     });
 }
 
-/// What an agent reads of its standard input must not decide where the shell that started guard reads on.
+/// The shell that started guard reads its script from the same input. What the agent reads must not make the shell
+/// continue at another position.
 #[test]
 fn an_agent_cannot_read_away_the_script_that_started_it() {
     if system_python().is_none() {
@@ -114,7 +116,7 @@ fn an_agent_cannot_read_away_the_script_that_started_it() {
     });
 }
 
-/// A socket as standard input: the agent gets what comes in, and can send nothing back.
+/// If standard input is a socket, the agent must receive what arrives, and must not be able to send anything back.
 #[test]
 fn an_agent_cannot_answer_on_its_standard_input() {
     if system_python().is_none() {
@@ -151,7 +153,7 @@ fn an_agent_cannot_answer_on_its_standard_input() {
     });
 }
 
-/// guard takes no more of its caller's input than the agent read: whoever shares it finds the rest.
+/// guard must not read more of its caller's input than the agent does, so that the next reader finds the rest.
 #[test]
 fn what_the_agent_does_not_read_stays_for_the_caller() {
     in_every_configuration(|configuration, fixture| {
@@ -176,7 +178,7 @@ fn what_the_agent_does_not_read_stays_for_the_caller() {
     });
 }
 
-/// A large input arrives whole, through a pipe and a script that stands between.
+/// A large input must arrive complete through a pipe.
 #[test]
 fn a_large_standard_input_arrives() {
     in_every_configuration(|configuration, fixture| {
@@ -191,7 +193,8 @@ fn a_large_standard_input_arrives() {
     });
 }
 
-/// Sockets of guard's own still hold the agent's output when the agent has ended: guard ends all the same.
+/// An agent sends its output descriptors through sockets of guard, whose queues keep them open after the agent's end.
+/// guard must end all the same.
 #[test]
 fn output_that_is_held_open_does_not_keep_guard() {
     let Some(python) = system_python() else { return };

@@ -1,5 +1,5 @@
-//! The real shim under the names of real programs, asked and answered over a real socket. That nothing runs that is not
-//! allowed is the supervisor's matter, and tested there.
+//! Tests the real shim under the names of real programs, over a real socket. The tests of the supervisor check that a
+//! refused program does not run.
 
 use std::os::unix::net::UnixListener;
 use std::process::Output;
@@ -11,7 +11,7 @@ use guard::supervisor::shim::protocol::{Answer, Question, SOCKET_VARIABLE};
 
 use crate::support::{Scratch, isolated_command, make_program, policy};
 
-/// A directory with shims under these names, and a PATH that begins with it.
+/// Makes a directory with shims under these names. Returns a PATH that begins with it.
 fn shims(scratch: &Scratch, names: &[&str]) -> String {
     let folder = scratch.0.join("shims");
     std::fs::create_dir_all(&folder).unwrap();
@@ -22,7 +22,8 @@ fn shims(scratch: &Scratch, names: &[&str]) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
 }
 
-/// A program of this name that the kernel refuses to start, and a PATH that has it behind the shims.
+/// Makes programs with these names that the kernel refuses to start. Returns a PATH with the shims and then these
+/// programs.
 fn refused(scratch: &Scratch, names: &[&str]) -> String {
     let folder = scratch.0.join("refused");
     std::fs::create_dir_all(&folder).unwrap();
@@ -34,7 +35,8 @@ fn refused(scratch: &Scratch, names: &[&str]) -> String {
     format!("{}:{}", scratch.0.join("shims").display(), folder.display())
 }
 
-/// Runs a command by its shim; `reply` plays the supervisor. `path` leads to what is behind the shims.
+/// Runs a command through its shim. `reply` takes the place of the supervisor, and `path` leads to the programs behind
+/// the shims.
 fn run(
     scratch: &Scratch,
     path: &str,
@@ -96,7 +98,7 @@ fn what_is_refused_is_explained() {
     }
 }
 
-/// What nobody explains stays refused, with the words there are.
+/// If the supervisor gives no explanation, the shim must still fail with code 126.
 #[test]
 fn what_is_not_explained_is_refused_all_the_same() {
     // The answer is no answer, is empty, is that of a supervisor who has refused for another reason.

@@ -1,4 +1,5 @@
-//! The shim's protocol: what is sent arrives; what is no frame is refused, quickly and without memory.
+//! A message of the shim protocol must arrive unchanged. The reader must refuse invalid frames quickly, without
+//! allocating much memory.
 
 use guard::supervisor::shim::protocol::{Answer, LARGEST_BODY, Question, VERSION};
 use proptest::prelude::*;
