@@ -1,4 +1,4 @@
-//! Where guard runs in most tests: as one user, with or without namespaces, in a linked worktree.
+//! The environments in which most tests run guard: as one user, with or without namespaces, in a linked worktree.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::chown;
@@ -18,9 +18,9 @@ use super::{RunOutcome, TestUser, collect_outcome, guard_program, isolated_comma
 pub(crate) struct TestEnvironment {
     pub(crate) user: TestUser,
     pub(crate) namespaces: bool,
-    /// Everything of this environment; removed with it.
+    /// The directory with all files of this environment. Dropping the environment removes it.
     root: PathBuf,
-    /// The working directory: a linked worktree.
+    /// The working directory, which is a linked worktree.
     pub(crate) directory: PathBuf,
 }
 
@@ -52,12 +52,13 @@ impl TestEnvironment {
         environment
     }
 
-    /// For messages: `user, without namespaces`.
+    /// Returns a name for messages, such as `user, without namespaces`.
     pub(crate) fn name(&self) -> String {
         format!("{}, {} namespaces", self.user.name, if self.namespaces { "with" } else { "without" })
     }
 
-    /// What a script prints that this user runs beside the working directory, not in the sandbox. It must succeed.
+    /// Runs a script as this user beside the working directory, not in the sandbox. The script must succeed. Returns
+    /// its output.
     pub(crate) fn run_outside(&self, script: &str) -> String {
         let mut command = self.command("bash");
         let output = command.args(["-euc", script]).current_dir(&self.root).output().unwrap();
@@ -80,12 +81,12 @@ impl TestEnvironment {
         }
     }
 
-    /// Where guard keeps the runs of this environment.
+    /// Returns the directory in which guard stores the runs of this environment.
     pub(crate) fn runs_directory(&self) -> PathBuf {
         self.root.join("state/guard/runs")
     }
 
-    /// Where guard puts temporary files.
+    /// Returns the directory in which guard puts temporary files.
     pub(crate) fn temporary_directory(&self) -> PathBuf {
         self.root.join("tmp")
     }
@@ -94,7 +95,7 @@ impl TestEnvironment {
         &self.user.home
     }
 
-    /// A program as this user starts it.
+    /// Returns a command that starts a program as this user.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = isolated_command(program, &self.user.home);
         command
@@ -111,8 +112,8 @@ impl TestEnvironment {
         command
     }
 
-    /// Guard, which ignores these signals and no others: the tests may have been started with some ignored (`nohup`, or `&` in
-    /// a script), which child processes inherit.
+    /// Returns a command that starts guard with exactly these signals ignored. The tests may have inherited other
+    /// ignored signals (by `nohup`, or `&` in a script).
     pub(crate) fn guard_ignoring_signals(&self, signals: &str) -> Command {
         let mut command = self.command("env");
         command.arg("--default-signal=HUP,INT,QUIT");
@@ -122,14 +123,14 @@ impl TestEnvironment {
         command
     }
 
-    /// `guard run` in the working directory, with more options.
+    /// Returns a `guard run` command in the working directory with these options.
     pub(crate) fn guard_run(&self, options: &[&str], command: &[&str]) -> Command {
         let mut guard = self.command(guard_program());
         guard.args(self.guard_run_arguments(options, command));
         guard
     }
 
-    /// The arguments of [`guard_run`](Self::guard_run).
+    /// Returns the arguments of [`guard_run`](Self::guard_run).
     pub(crate) fn guard_run_arguments(&self, options: &[&str], command: &[&str]) -> Vec<String> {
         let namespaces = if self.namespaces { "require" } else { "off" };
         let mut arguments = vec!["run", "--namespaces", namespaces];
@@ -147,19 +148,19 @@ impl TestEnvironment {
             .collect()
     }
 
-    /// The result of a command in the sandbox.
+    /// Runs a command in the sandbox.
     pub(crate) fn run(&self, options: &[&str], command: &[&str]) -> RunOutcome {
         let mut all = vec!["--json"];
         all.extend(options);
         self.run_to_end(self.guard_run(&all, command), b"")
     }
 
-    /// The result of a script in the sandbox.
+    /// Runs a script in the sandbox.
     pub(crate) fn run_bash(&self, script: &str) -> RunOutcome {
         self.run(&[], &["bash", "-c", script])
     }
 
-    /// What a script prints in the sandbox. It must succeed, with nothing refused.
+    /// Runs a script in the sandbox. It must succeed without a refusal. Returns its output.
     pub(crate) fn expect_success(&self, script: &str) -> String {
         let outcome = self.run_bash(script);
         let result = &outcome.result;
@@ -170,7 +171,7 @@ impl TestEnvironment {
         outcome.printed()
     }
 
-    /// Runs a command to its end.
+    /// Runs a command to its end, with this input.
     pub(crate) fn run_to_end(&self, mut command: Command, input: &[u8]) -> RunOutcome {
         let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
         let started = Instant::now();
@@ -178,7 +179,7 @@ impl TestEnvironment {
         RunOutcome { environment: self.name(), ..collect_outcome(child, input, started) }
     }
 
-    /// The outcome of a command of this environment that runs already.
+    /// Waits for a command of this environment that is already running.
     pub(crate) fn collect_outcome(&self, child: Child, started: Instant) -> RunOutcome {
         RunOutcome { environment: self.name(), ..collect_outcome(child, b"", started) }
     }
@@ -193,7 +194,7 @@ pub(crate) fn in_every_environment(test: impl Fn(&TestEnvironment)) {
     }
 }
 
-/// The same for tests that keep the environment in a fixture.
+/// Like [`in_every_environment`], for tests that keep the environment in a fixture.
 pub(crate) fn in_every_owned_environment(test: impl Fn(TestEnvironment)) {
     for user in test_users() {
         for namespaces in [true, false] {
@@ -202,7 +203,7 @@ pub(crate) fn in_every_owned_environment(test: impl Fn(TestEnvironment)) {
     }
 }
 
-/// The same for tests that mostly wait: all at the same time.
+/// Like [`in_every_environment`], but all at the same time. For tests that mostly wait.
 pub(crate) fn in_every_environment_at_once(test: impl Fn(&TestEnvironment) + Sync) {
     std::thread::scope(|scope| {
         for user in test_users() {
@@ -214,14 +215,14 @@ pub(crate) fn in_every_environment_at_once(test: impl Fn(&TestEnvironment) + Syn
     });
 }
 
-/// Runs a test without namespaces and with them, as different users where there are two.
+/// Runs a test once without and once with namespaces, as different users if there are two.
 pub(crate) fn in_two_environments(test: impl Fn(&TestEnvironment)) {
     let users = test_users();
     test(&TestEnvironment::new(&users[0], false));
     test(&TestEnvironment::new(&users[users.len() - 1], true));
 }
 
-/// The first user with namespaces, for tests that depend on neither.
+/// Returns the environment of the first user with namespaces, for tests that do not depend on either.
 pub(crate) fn one_environment() -> TestEnvironment {
     TestEnvironment::new(&test_users()[0], true)
 }

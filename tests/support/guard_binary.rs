@@ -1,4 +1,4 @@
-//! The built `guard`, and other programs that tests install.
+//! Provides the built `guard`, and other programs that tests install.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use std::sync::LazyLock;
 use super::isolated_command;
 use super::user::kit_directory;
 
-/// The built `guard`, without a home.
+/// Returns a command that starts the built `guard` without a home.
 pub(crate) fn guard() -> Command {
     let mut command = isolated_command(env!("CARGO_BIN_EXE_guard"), Path::new("/nonexistent"));
     command.env("NO_COLOR", "1").current_dir(env!("CARGO_MANIFEST_DIR"));
     command
 }
 
-/// The most memory that a guard has had in use, in KiB. 0 before the exec of guard: until then the process has the memory of
-/// the tests.
+/// Returns the peak memory of a guard process in KiB. Returns 0 before the process has executed guard, because until
+/// then it has the memory of the tests.
 pub(crate) fn peak_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
@@ -27,15 +27,15 @@ pub(crate) fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Copies a program to where it can be started at once, with the directories that lead there.
+/// Copies a program to a place where it can be started at once, and makes the directories above it.
 ///
-/// Another process writes it: a process that another test forks at the same time inherits our descriptors for a moment, and a
-/// program that is open for writing cannot be started (`ETXTBSY`).
+/// Another process writes the file: if the tests wrote it, a process that another test forks at the same moment would
+/// inherit the open file, and a program that is open for writing cannot be started (`ETXTBSY`).
 pub(crate) fn copy_program(from: &Path, to: &Path) {
     install(from, to, b"");
 }
 
-/// Makes a program of this text, in the same way as [`copy_program`].
+/// Makes a program with this text. Another process writes it, as for [`copy_program`].
 pub(crate) fn make_program(to: &Path, text: impl AsRef<[u8]>) {
     install(Path::new("/dev/stdin"), to, text.as_ref());
 }
@@ -48,7 +48,7 @@ fn install(from: &Path, to: &Path, input: &[u8]) {
     assert!(installing.wait().unwrap().success(), "{} was not made", to.display());
 }
 
-/// `guard` where everybody can start it.
+/// Returns the path of a `guard` that every user can start.
 pub(crate) fn guard_program() -> &'static Path {
     static COPY: LazyLock<PathBuf> = LazyLock::new(|| {
         let directory = kit_directory().join("bin");

@@ -1,5 +1,5 @@
-//! A client for HTTP/1 on loopback and unix sockets, written out by hand: a test wants to send wrong headers, leave early, or
-//! read an answer slowly, which clients for everyday use know to prevent.
+//! A handwritten HTTP/1 client for loopback and Unix sockets. Tests use it to send wrong headers, disconnect early, or
+//! read slowly, which ordinary client libraries prevent.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// An answer that takes longer does not come.
+/// The time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Debug, Clone)]
 pub(crate) enum HttpAddress {
     /// `127.0.0.1:PORT`
@@ -31,14 +31,14 @@ pub(crate) struct HttpClient {
     pub(crate) headers: Vec<(String, String)>,
 }
 
-/// An answer, read to its end.
+/// An answer that was read to its end.
 #[derive(Debug)]
 pub(crate) struct HttpAnswer {
-    /// 0 when there was none.
+    /// The status code; 0 if there was no answer.
     pub(crate) status: u16,
     head: String,
     pub(crate) body: Vec<u8>,
-    /// Whether the body is as long as its head or its last chunk says.
+    /// True if the body is as long as its head or its last chunk says.
     pub(crate) is_whole: bool,
 }
 
@@ -51,7 +51,7 @@ impl HttpClient {
         Self { address, headers: vec![("Host".to_string(), host)] }
     }
 
-    /// The same client with another header, in the place of an earlier one of this name.
+    /// Returns the same client with this header, which replaces an earlier one of the same name.
     pub(crate) fn with(&self, name: &str, value: &str) -> Self {
         let mut client = self.without(name);
         client.headers.push((name.to_string(), value.to_string()));
@@ -95,7 +95,7 @@ impl HttpClient {
         stream
     }
 
-    /// Sends a request and reads all of the answer.
+    /// Sends a request and reads the whole answer.
     pub(crate) fn request(&self, method: &str, target: &str, body: &[u8]) -> HttpAnswer {
         HttpAnswer::read(self.send(method, target, body))
     }
@@ -108,7 +108,7 @@ impl HttpClient {
         self.with("Content-Type", "application/json").request("POST", target, body.to_string().as_bytes())
     }
 
-    /// Begins to read server-sent events.
+    /// Sends a request, and returns a reader for the server-sent events.
     pub(crate) fn events(&self, target: &str) -> EventReader {
         let mut reader = BufReader::new(self.send("GET", target, b""));
         let mut line = String::new();
@@ -144,14 +144,14 @@ impl HttpAnswer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body, which must be JSON.
+    /// Returns the body, which must be JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {}\n{}", self.head, self.text()))
     }
 
-    /// The lines of the body, which must be JSON.
+    /// Returns the lines of the body, each of which must be JSON.
     #[track_caller]
     pub(crate) fn json_lines(&self) -> Vec<Value> {
         assert!(self.is_whole, "{}", self.head);
@@ -159,7 +159,7 @@ impl HttpAnswer {
     }
 }
 
-/// A body that was sent in chunks, and whether its last chunk is there.
+/// Joins the chunks of a body. Returns the body, and whether its last chunk was there.
 fn unchunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
     let mut body = Vec::new();
     loop {
@@ -188,8 +188,8 @@ pub(crate) struct EventReader {
 }
 
 impl EventReader {
-    /// The next event; `None` at the end of the stream. The server sends each event as one chunk, so the lines with the sizes of
-    /// chunks stand between events.
+    /// Returns the next event, or `None` at the end of the stream. The server sends each event as one chunk, so the
+    /// lines with the chunk sizes are between the events.
     pub(crate) fn next(&mut self) -> Option<Event> {
         let (mut id, mut event) = (String::new(), String::new());
         loop {
@@ -210,7 +210,7 @@ impl EventReader {
         }
     }
 
-    /// The next message, whatever comments come before it.
+    /// Returns the next message, and skips comments before it.
     pub(crate) fn message(&mut self) -> Option<(String, String, Value)> {
         loop {
             match self.next()? {

@@ -1,7 +1,7 @@
-//! A server for tests: HTTP/1 on loopback, plain or with TLS, that keeps what it was asked.
+//! An HTTP/1 server for tests, on loopback, plain or with TLS. It records the requests it receives.
 //!
-//! It is written out by hand, with a thread for every connection, because a test wants to cut a body in the middle or fall
-//! silent, which servers for everyday use know to prevent.
+//! It is handwritten, with a thread for each connection, because tests need it to cut a body in the middle or fall
+//! silent, which ordinary server libraries prevent.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,10 +16,10 @@ use serde_json::Value;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// How long a connection may be idle before a forgotten client is given up.
+/// The time after which the server closes an idle connection.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Who signs the certificates of a test's servers.
+/// A certificate authority that signs the certificates of the test servers.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -41,17 +41,17 @@ impl Authority {
         }
     }
 
-    /// For programs that take a file of authorities.
+    /// Returns the certificate in PEM format, for programs that read a file of authorities.
     pub(crate) fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// For clients of the test itself.
+    /// Returns the certificate, for clients in the test itself.
     pub(crate) fn certificate(&self) -> CertificateDer<'static> {
         self.certificate.clone()
     }
 
-    /// The certificate and the key of a server of these names (or addresses).
+    /// Returns a certificate and a key for a server with these names or addresses.
     pub(crate) fn sign(&self, names: &[&str]) -> (Certificate, KeyPair) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_string()).collect();
         let mut params = CertificateParams::new(names).unwrap();
@@ -64,7 +64,7 @@ impl Authority {
         (params.signed_by(&key, &self.issuer).unwrap(), key)
     }
 
-    /// What a server of these names (or addresses) needs.
+    /// Returns the TLS configuration of a server with these names or addresses.
     fn server(&self, names: &[&str]) -> Arc<ServerConfig> {
         let (certificate, key) = self.sign(names);
         let chain = vec![certificate.der().clone(), self.certificate.clone()];
@@ -75,28 +75,28 @@ impl Authority {
     }
 }
 
-/// What the server was asked.
+/// A request that the server received.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// With the query, as it was sent.
+    /// The path and the query, as they were sent.
     pub(crate) target: String,
-    /// In their order, with names in lower case.
+    /// The headers in their order, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
-    /// The name the TLS client asked for.
+    /// The name that the TLS client requested.
     pub(crate) server_name: Option<String>,
-    /// Which connection it came over, from 0.
+    /// The number of the connection, counted from 0.
     pub(crate) connection: usize,
 }
 
 impl Request {
-    /// The first header of this name, in lower case.
+    /// Returns the first header with this name, which must be in lower case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The target without its query.
+    /// Returns the target without its query.
     pub(crate) fn path(&self) -> &str {
         self.target.split('?').next().unwrap_or_default()
     }
@@ -105,13 +105,13 @@ impl Request {
         self.target.split_once('?').map_or("", |(_, query)| query)
     }
 
-    /// The body, if it is JSON.
+    /// Returns the body as JSON; `null` if it is not JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
-/// What it answers.
+/// A response that the server sends.
 #[derive(Debug, Clone)]
 pub(crate) struct Response {
     status: u16,
@@ -122,7 +122,7 @@ pub(crate) struct Response {
 #[derive(Debug, Clone)]
 enum Body {
     Whole(Vec<u8>),
-    /// Sent in chunks, step by step.
+    /// The body is sent in chunks, step by step.
     Steps(Vec<Step>),
 }
 
@@ -131,9 +131,9 @@ enum Body {
 pub(crate) enum Step {
     Bytes(Vec<u8>),
     Wait(Duration),
-    /// The connection ends here, in the middle.
+    /// The server breaks the connection here, in the middle of the body.
     Cut,
-    /// Nothing more is said, until the client or the server goes.
+    /// The server sends nothing more until the client disconnects or the test ends.
     Silence,
 }
 
@@ -167,7 +167,7 @@ impl Response {
 
 type Routes = dyn Fn(&Request) -> Response + Send + Sync;
 
-/// A server that ends with this value.
+/// A running server. Dropping the value stops it.
 pub(crate) struct Server {
     address: SocketAddr,
     scheme: &'static str,
@@ -195,7 +195,7 @@ impl Server {
         Self::start(None, Box::new(routes))
     }
 
-    /// With a certificate for these names or addresses.
+    /// Starts a server with a certificate for these names or addresses.
     pub(crate) fn tls(
         authority: &Authority,
         names: &[&str],
@@ -237,32 +237,32 @@ impl Server {
         self.address
     }
 
-    /// `http://127.0.0.1:PORT` and a path.
+    /// Returns `http://127.0.0.1:PORT` and the path.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}://{}{path}", self.scheme, self.address)
     }
 
-    /// The same under a name.
+    /// Returns the URL with this host name instead of the address.
     pub(crate) fn url_as(&self, name: &str, path: &str) -> String {
         format!("{}://{name}:{}{path}", self.scheme, self.port())
     }
 
-    /// Everything that was asked until now.
+    /// Returns all requests that have arrived.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.shared.seen.lock().unwrap().clone()
     }
 
-    /// How many connections there have been, also those that asked nothing.
+    /// Returns the number of connections, including those without a request.
     pub(crate) fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
 }
 
-/// Why a connection is over.
+/// The way in which a connection ends.
 enum End {
-    /// It may be closed in order.
+    /// The server closes the connection properly.
     Orderly,
-    /// It breaks off.
+    /// The server breaks the connection.
     Broken,
 }
 
@@ -357,7 +357,7 @@ impl Shared {
         Ok(End::Orderly)
     }
 
-    /// Until the client hangs up, or the test is over.
+    /// Waits until the client disconnects or the test ends.
     fn wait_for_the_end(&self, socket: &TcpStream) {
         let started = Instant::now();
         let _ = socket.set_read_timeout(Some(Duration::from_millis(20)));
@@ -373,7 +373,7 @@ impl Shared {
     }
 }
 
-/// A socket to read from and write to.
+/// A plain socket without TLS.
 struct Plain<'a>(&'a TcpStream);
 
 impl Read for Plain<'_> {
@@ -420,7 +420,7 @@ fn line(from: &mut impl BufRead) -> std::io::Result<String> {
     Ok(line.trim_end_matches(['\r', '\n']).to_string())
 }
 
-/// The next request, or none when the client is done.
+/// Reads the next request; `None` if the client has closed the connection.
 fn read<S: Stream>(from: &mut BufReader<S>, connection: usize) -> std::io::Result<Option<Request>> {
     if from.fill_buf()?.is_empty() {
         return Ok(None);

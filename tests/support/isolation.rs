@@ -1,14 +1,15 @@
-//! Programs that get nothing from the environment of whoever runs the tests.
+//! Starts programs that inherit nothing from the environment of the user who runs the tests.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where the programs of the machine are. Directories of the user's own are not among them: an agent that is installed there
+/// The directories of the machine's programs. It has no directory of the user, because an agent that is installed there
 /// must not change what a test sees.
 pub(crate) const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A program with a fixed PATH and locale and this home: no `GIT_*`, no `XDG_*`, no `LC_*`, no proxy, no key of an API.
+/// Returns a command with a fixed PATH and locale and this home. It has no `GIT_*`, `XDG_*` or `LC_*` variable, no
+/// proxy and no API key.
 pub(crate) fn isolated_command(program: impl AsRef<OsStr>, home: &Path) -> Command {
     let mut command = Command::new(program);
     command

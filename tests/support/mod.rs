@@ -1,7 +1,8 @@
-//! The test kit: users, directories and repositories to run guard in, and what became of it.
+//! The test kit: users, directories and repositories in which tests run guard, and the results of these runs.
 //!
-//! Every guard and git that the kit starts has a fixed PATH, HOME and locale and nothing else of the environment of whoever
-//! runs the tests ([`isolated_command`]). A test that cannot run here calls [`skip`].
+//! Every guard and git that the kit starts has a fixed PATH, HOME and locale, and inherits nothing else from the
+//! environment of the user who runs the tests ([`isolated_command`]). A test that cannot run on this machine calls
+//! [`skip`].
 
 mod environment;
 mod guard_binary;

@@ -1,4 +1,4 @@
-//! What became of a run.
+//! The outcome of a run: exit code, output, result and transcript.
 
 use std::fmt::{self, Display};
 use std::io::{Read, Write};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use guard::transcript::{Outcome, check};
 use serde_json::{Value, json};
 
-/// A run that takes longer hangs.
+/// The time limit for a run.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The result of a program, which is guard unless a test says otherwise. Its `Display` is for the messages of assertions.
+/// The outcome of a program, which is guard unless a test says otherwise. Its `Display` is for assertion messages.
 #[derive(Debug)]
 pub(crate) struct RunOutcome {
-    /// Who ran it, for messages: the name of a [`TestEnvironment`](super::TestEnvironment).
+    /// The name of the [`TestEnvironment`](super::TestEnvironment) in which the program ran, for messages.
     pub(crate) environment: String,
-    /// Guard's own exit code; 128 and the signal's number when one ended it.
+    /// The exit code of guard; 128 plus the signal number if a signal ended it.
     pub(crate) code: i32,
     pub(crate) output: Vec<u8>,
     pub(crate) error: String,
@@ -40,36 +40,36 @@ impl RunOutcome {
         assert_eq!((self.code, self.kind()), (code, kind), "{self}");
     }
 
-    /// What the command printed, from the result.
+    /// Returns what the command printed, according to the result.
     pub(crate) fn printed(&self) -> String {
         self.result["result"].as_str().unwrap_or_default().to_string()
     }
 
-    /// The kind of failure.
+    /// Returns the error kind of the result.
     pub(crate) fn kind(&self) -> &str {
         self.result["error_kind"].as_str().unwrap_or_default()
     }
 
-    /// Whether the result names a file as made by the run.
+    /// Returns true if the result lists this file as created by the run.
     pub(crate) fn created_file(&self, path: &str) -> bool {
         let changes = self.result["files_changed"].as_array().unwrap();
         changes.contains(&json!({ "path": path, "change": "created" }))
     }
 
-    /// Fails unless the transcript is whole, with its end.
+    /// Fails unless the transcript is complete, including its last event.
     #[track_caller]
     pub(crate) fn expect_complete_transcript(&self) {
         let checked = check(&self.transcript()).unwrap_or_else(|error| panic!("{error}: {self}"));
         assert_eq!(checked.outcome, Outcome::Complete, "{self}");
     }
 
-    /// The events of the transcript.
+    /// Returns the events of the transcript.
     pub(crate) fn events(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.transcript()).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The run's transcript.
+    /// Returns the path of the run's transcript.
     pub(crate) fn transcript(&self) -> PathBuf {
         PathBuf::from(self.result["transcript"]["path"].as_str().unwrap_or_default())
     }
@@ -81,7 +81,7 @@ impl Display for RunOutcome {
     }
 }
 
-/// Reads a child's output to its end and waits for it, but not for ever.
+/// Reads a child's output to its end and waits for the child, with a time limit.
 pub(crate) fn collect_outcome(mut child: Child, input: &[u8], started: Instant) -> RunOutcome {
     let all = |from: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Built-in policies, and verdicts in one call.
+//! Loads built-in policies and judges commands in one call.
 
 use std::sync::LazyLock;
 
@@ -6,12 +6,12 @@ use guard::command::{Context, Cwd, Request};
 use guard::decide::{Verdict, judge};
 use guard::policy::{Policy, PolicyDirs, Source, load};
 
-/// The names of the built-in policies.
+/// Returns the names of the built-in policies.
 pub(crate) fn built_in() -> Vec<&'static str> {
     guard::policy::BUILT_IN.iter().map(|(name, _)| *name).collect()
 }
 
-/// A built-in policy, loaded once.
+/// Returns a built-in policy, which is loaded once.
 pub(crate) fn policy(name: &str) -> Policy {
     static LOADED: LazyLock<Vec<Policy>> = LazyLock::new(|| {
         built_in().into_iter().map(|name| load(name, &PolicyDirs::default()).unwrap()).collect()
@@ -19,7 +19,7 @@ pub(crate) fn policy(name: &str) -> Policy {
     LOADED.iter().find(|policy| policy.name == name).unwrap().clone()
 }
 
-/// The policy that most tests use.
+/// Returns the policy `strict`, which most tests use.
 pub(crate) fn strict() -> &'static Policy {
     static STRICT: LazyLock<Policy> = LazyLock::new(|| policy("strict"));
     &STRICT

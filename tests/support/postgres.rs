@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{is_root, skip};
 
-/// Waits until the test process ends, that is, until its end of the pipe is closed.
+/// A shell command that stops the server when the test process ends, that is, when its end of the pipe is closed.
 const WATCHER: &str =
     r#"cat >/dev/null; "$0" stop --pgdata "$1/data" --mode immediate --silent; rm -rf "$1""#;
 const USER: &str = "guard";
@@ -25,8 +25,8 @@ pub(crate) struct PostgresServer {
     watcher: Option<Child>,
 }
 
-/// The server that all tests of this process share, each with a database of its own; `None`, and a visible skip, if
-/// PostgreSQL is not installed.
+/// Returns the server that all tests of this process share; each test has its own database. Returns `None`, and reports
+/// a skip, if PostgreSQL is not installed.
 pub(crate) fn shared_postgres() -> Option<&'static PostgresServer> {
     static SERVER: LazyLock<Option<PostgresServer>> =
         LazyLock::new(|| PostgresServer::start_with("listen_addresses = ''\n", &[]));
@@ -41,7 +41,7 @@ fn skip_postgres() {
     skip("the queue in PostgreSQL", "PostgreSQL is not installed");
 }
 
-/// The directory of the newest installed version.
+/// Returns the directory with the programs of the newest installed version.
 fn find_programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
     let version = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
@@ -51,7 +51,8 @@ fn find_programs() -> Option<PathBuf> {
 }
 
 impl PostgresServer {
-    /// Starts a server with these settings, and files in its data directory; `None` if PostgreSQL is not installed.
+    /// Starts a server with these settings, and with these files in its data directory. Returns `None` if PostgreSQL is
+    /// not installed.
     pub(crate) fn start_with(settings: &str, files: &[(&str, &str)]) -> Option<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let programs = find_programs()?;
@@ -134,7 +135,7 @@ impl PostgresServer {
         self.run("pg_ctl", &arguments);
     }
 
-    /// Restarts the server as after a crash: no connection is closed properly.
+    /// Restarts the server as after a crash, without closing connections properly.
     pub(crate) fn crash_and_restart(&self) {
         self.control("restart", "immediate");
     }
@@ -155,7 +156,7 @@ impl PostgresServer {
         self.address(&name)
     }
 
-    /// The address of a database of this server.
+    /// Returns the address of a database of this server.
     pub(crate) fn address(&self, database: &str) -> String {
         format!("postgres://{USER}@{}/{database}", self.directory.display().to_string().replace('/', "%2F"))
     }
@@ -166,7 +167,7 @@ impl PostgresServer {
         client.batch_execute(statements).unwrap();
     }
 
-    /// Runs statements on the Unix socket of a server that has another port than 5432.
+    /// Runs statements over the Unix socket of a server whose port is not 5432.
     pub(crate) fn execute_on_port(&self, port: u16, statements: &str) {
         let mut config = postgres::Config::new();
         config.host_path(&self.directory).port(port).user(USER).dbname("postgres");

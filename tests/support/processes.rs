@@ -1,9 +1,9 @@
-//! The processes of a run, found by a mark in their arguments or variables.
+//! Finds the processes of a run by a mark in their arguments or variables.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The first process of a run's command: the child of the run's init process, which may still have to come.
+/// Returns the first process of a run's command, which is the child of the run's init process. Waits until it exists.
 pub(crate) fn agent_process(of_guard: i32, started: Instant) -> i32 {
     loop {
         for init in children(of_guard).iter().filter(|child| is_guard(child)) {
@@ -17,7 +17,7 @@ pub(crate) fn agent_process(of_guard: i32, started: Instant) -> i32 {
     }
 }
 
-/// The init process of a guard. guard also starts git, for a moment, before it starts init.
+/// Returns the init process of a guard. Before init, guard briefly starts git as another child.
 pub(crate) fn init_process(of_guard: i32, started: Instant) -> i32 {
     loop {
         // A git that has just been forked still has guard's arguments.
@@ -46,13 +46,13 @@ fn children(of: impl std::fmt::Display) -> Vec<String> {
     text.split_whitespace().map(str::to_string).collect()
 }
 
-/// A word that no other process has.
+/// Returns a word that no other process has in its arguments.
 pub(crate) fn unique_mark() -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("GUARD_TEST_MARK=m{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Processes with this mark in their words or variables, with what they are.
+/// Returns the processes with this mark in their arguments or variables, each with a description.
 pub(crate) fn marked_processes(mark: &str) -> Vec<(i32, String)> {
     let needle = [mark.as_bytes(), b"\0"].concat();
     let mut found = Vec::new();
@@ -70,7 +70,7 @@ pub(crate) fn marked_processes(mark: &str) -> Vec<(i32, String)> {
     found
 }
 
-/// Fails if a process with this mark is left when the time is over.
+/// Fails if a process with this mark is left after this time.
 pub(crate) fn expect_no_process_left(mark: &str, within: Duration) {
     let deadline = Instant::now() + within;
     loop {

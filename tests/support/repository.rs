@@ -1,4 +1,4 @@
-//! A user's repository, and git in it as the user and as the agent.
+//! Provides a user's repository, and runs git in it as the user and as the agent.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ pub(crate) struct TestRepository {
     pub(crate) repository: PathBuf,
 }
 
-/// Runs git as a user would, away from this machine's configuration.
+/// Runs git as a user would, without the configuration of this machine.
 pub(crate) fn git_in<A: AsRef<OsStr>>(directory: &Path, args: &[A]) -> Output {
     let mut command = isolated_command("git", Path::new("/nonexistent"));
     command
@@ -28,7 +28,7 @@ pub(crate) fn git_in<A: AsRef<OsStr>>(directory: &Path, args: &[A]) -> Output {
     command.output().unwrap()
 }
 
-/// What git prints. It must succeed.
+/// Runs git, which must succeed. Returns its output.
 pub(crate) fn git<A: AsRef<OsStr>>(directory: &Path, args: &[A]) -> String {
     let output = git_in(directory, args);
     let words: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy().into_owned()).collect();
@@ -41,7 +41,7 @@ impl TestRepository {
         Self::with(&[])
     }
 
-    /// A repository made with these options of `git init`.
+    /// Makes a repository with these options of `git init`.
     pub(crate) fn with(options: &[&str]) -> Self {
         let scratch = Scratch::new("workspace");
         let repository = scratch.0.join("project");
@@ -77,12 +77,12 @@ impl TestRepository {
         Repository::find(&self.repository).unwrap().unwrap()
     }
 
-    /// The same, with the programs and paths that its configuration names trusted.
+    /// Returns the repository, with the programs and paths of its configuration trusted.
     pub(crate) fn find_trusted(&self) -> Repository {
         Repository { trusted: true, ..self.find() }
     }
 
-    /// A workspace whose `.git` leads to the quarantine, as the agent sees it.
+    /// Opens a workspace whose `.git` leads to the quarantine repository, as the agent sees it.
     pub(crate) fn open(&self, name: &str) -> Workspace {
         self.open_with(&self.request(name))
     }
@@ -93,7 +93,7 @@ impl TestRepository {
         workspace
     }
 
-    /// Everything in the repository's git directory, with its bytes.
+    /// Returns every file in the repository's git directory with its bytes.
     pub(crate) fn snapshot(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         fn walk(folder: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
             for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -118,7 +118,7 @@ impl TestRepository {
     }
 }
 
-/// Writes a file in the worktree and commits it, as the agent does; the commit.
+/// Writes a file in the worktree and commits it, as the agent does. Returns the commit.
 pub(crate) fn agent_commit(workspace: &Workspace, file: &str, text: &str, message: &str) -> String {
     std::fs::write(workspace.worktree().join(file), text).unwrap();
     agent_git(workspace, &["add", "-A"]);
@@ -126,7 +126,8 @@ pub(crate) fn agent_commit(workspace: &Workspace, file: &str, text: &str, messag
     agent_git(workspace, &["rev-parse", "HEAD"])
 }
 
-/// What git prints for the agent, configured by nothing but the quarantine repository. It must succeed.
+/// Runs git as the agent, with only the configuration of the quarantine repository. It must succeed. Returns its
+/// output.
 pub(crate) fn agent_git<A: AsRef<OsStr>>(workspace: &Workspace, args: &[A]) -> String {
     let output = isolated_command("git", Path::new("/nonexistent"))
         .current_dir(workspace.worktree())

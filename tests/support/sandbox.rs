@@ -1,5 +1,5 @@
-//! The sandbox in all its configurations: as root and as an ordinary user, with and without namespaces, with directories
-//! inside and outside of it.
+//! Runs the sandbox in all its configurations: as root and as an ordinary user, with and without namespaces, with
+//! directories inside and outside.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use super::{copy_program, isolated_command, skip, skip_unsupported};
 
-/// The ordinary user. No other program runs as this user, so that a test may signal all processes of the user.
+/// The ordinary user of the tests. No other program runs as this user, so that a test may signal all processes of the
+/// user.
 pub(crate) const ORDINARY: u32 = 64_017;
 
 /// The user that starts a run.
@@ -31,7 +32,7 @@ impl SandboxUser {
         }
     }
 
-    /// The users that the tests can run as.
+    /// Returns the users that the tests can run as.
     pub(crate) fn available() -> Vec<Self> {
         if own_id() == 0 {
             return vec![Self::Root, Self::Ordinary];
@@ -58,7 +59,7 @@ pub(crate) fn own_id() -> u32 {
     std::fs::metadata("/proc/self").unwrap().uid()
 }
 
-/// The configurations that work on this machine.
+/// Returns the configurations that work on this machine.
 pub(crate) fn sandbox_configurations() -> Vec<SandboxConfiguration> {
     static FOUND: LazyLock<Vec<SandboxConfiguration>> = LazyLock::new(|| {
         let mut found = Vec::new();
@@ -93,7 +94,8 @@ pub(crate) fn in_every_configuration(check: impl Fn(SandboxConfiguration, &Sandb
     assert!(failed.is_empty(), "it fails in {failed:?}");
 }
 
-/// The directory of this test run that every user can reach: guard, the probes, and the directories of the fixtures.
+/// The directory of this test run, which every user can reach. It contains guard, the probes, and the directories of
+/// the fixtures.
 static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
     let parent = Path::new("/var/tmp");
     for entry in std::fs::read_dir(parent).unwrap().flatten() {
@@ -133,7 +135,7 @@ pub(crate) fn make_directory(path: &Path, owner: Option<u32>, mode: u32) {
     }
 }
 
-/// The Python interpreter for the probes, which every user can start.
+/// Returns the Python interpreter for the probes, which every user can start.
 pub(crate) fn system_python() -> Option<&'static str> {
     let found =
         ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
@@ -145,14 +147,12 @@ pub(crate) fn system_python() -> Option<&'static str> {
 
 /// The directories of one run, inside and outside of its sandbox.
 pub(crate) struct SandboxFixture {
-    /// The user ID.
     pub(crate) id: u32,
     pub(crate) base: PathBuf,
-    /// The working directory.
     pub(crate) work: PathBuf,
-    /// Outside; readable for the run (`--read`), so that the run can open its files.
+    /// A directory outside the working directory. The run may read it (`--read`), so that it can open its files.
     pub(crate) outside: PathBuf,
-    /// The user's home; not readable for the run.
+    /// The user's home, which the run may not read.
     pub(crate) home: PathBuf,
     pub(crate) state: PathBuf,
 }
@@ -162,7 +162,7 @@ impl SandboxFixture {
         Self::of(user.id())
     }
 
-    /// As a user that no other test uses.
+    /// Returns a fixture for a user that no other test uses.
     pub(crate) fn of_unused_user() -> Self {
         Self::of(ORDINARY + 1)
     }
@@ -189,7 +189,7 @@ impl SandboxFixture {
         path.to_path_buf()
     }
 
-    /// A program as the user of this fixture starts it.
+    /// Returns a command that starts a program as the user of this fixture.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = isolated_command(program, &self.home);
         command
@@ -203,7 +203,7 @@ impl SandboxFixture {
         command
     }
 
-    /// `guard run` up to its `--`.
+    /// Returns a `guard run` command up to its `--`.
     pub(crate) fn guard(&self, configuration: SandboxConfiguration, options: &[&str]) -> Command {
         let mut command = self.command(probe_directory().join("guard"));
         command
@@ -227,7 +227,7 @@ impl SandboxFixture {
         command
     }
 
-    /// The shim that runs of this fixture use.
+    /// Returns the shim that runs of this fixture use.
     pub(crate) fn shim(&self) -> PathBuf {
         let mut command = self.command(probe_directory().join("guard"));
         command.args(["run", "--in-place", "--quiet", "--namespaces", "off", "--", "/bin/true"]);
@@ -236,7 +236,7 @@ impl SandboxFixture {
         shims.next().unwrap().path().join("guard-shim")
     }
 
-    /// The events of the only run of this fixture.
+    /// Returns the events of the only run of this fixture.
     pub(crate) fn events(&self) -> Vec<Value> {
         let runs: Vec<_> = std::fs::read_dir(self.state.join("guard/runs")).unwrap().flatten().collect();
         assert_eq!(runs.len(), 1, "one run was made in {}", self.base.display());

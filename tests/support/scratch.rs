@@ -1,4 +1,4 @@
-//! A directory for one test.
+//! Provides a directory for one test.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Tasks with a scripted agent that prints what the Gemini CLI would.
+//! Runs tasks with a scripted agent that prints what the Gemini CLI would.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,21 +30,21 @@ impl TaskFixture {
         Self { environment, repository, agent }
     }
 
-    /// `guard task` in the repository.
+    /// Returns a `guard task` command in the repository.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.environment.command(guard_program());
         command.arg("task").args(arguments).current_dir(&self.repository);
         command
     }
 
-    /// A task with the scripted agent, to its end; the result is how it ended.
+    /// Runs a task with the scripted agent to its end.
     pub(crate) fn task(&self, arguments: &[&str]) -> RunOutcome {
         let mut command = self.command(&["--stream-json", "--agent-command"]);
         command.arg(&self.agent).args(arguments);
         self.environment.run_to_end(command, b"")
     }
 
-    /// Another command about tasks.
+    /// Runs another `guard task` command.
     pub(crate) fn about(&self, arguments: &[&str]) -> RunOutcome {
         self.environment.run_to_end(self.command(arguments), b"")
     }
@@ -53,18 +53,18 @@ impl TaskFixture {
         self.environment.run_outside(&format!("git -C repository {arguments}")).trim_end().to_string()
     }
 
-    /// The first lines of the commits on a branch, the oldest first.
+    /// Returns the subjects of the commits on a branch, the oldest first.
     pub(crate) fn subjects(&self, branch: &str) -> Vec<String> {
         self.git(&format!("log --reverse --format=%s main..{branch}")).lines().map(str::to_string).collect()
     }
 
-    /// The scripted agent's file.
+    /// Returns the file of the scripted agent.
     pub(crate) fn agent(&self) -> &Path {
         &self.agent
     }
 }
 
-/// The messages of a task, as a person at the terminal sees them.
+/// Returns the messages of a task, as a user at the terminal sees them.
 pub(crate) fn task_messages(outcome: &RunOutcome) -> Vec<String> {
     let lines = outcome
         .output
@@ -78,7 +78,7 @@ pub(crate) fn task_messages(outcome: &RunOutcome) -> Vec<String> {
         .collect()
 }
 
-/// How a task ended, for the messages of assertions.
+/// Describes how a task ended, for assertion messages.
 pub(crate) fn describe_task(outcome: &RunOutcome) -> String {
     format!("{:#}\n{}\n{}", outcome.result, task_messages(outcome).join("\n"), outcome.error)
 }

@@ -1,8 +1,8 @@
 //! The users that run guard in tests: root and an ordinary user, each with a home made for the tests.
 //!
-//! Tests that root starts (CI does) run as both; tests of another user run only as that user. The homes are made once below
-//! `target/`, from hard links to the toolchains of this machine, so that what else is installed or configured in the home of
-//! whoever runs the tests makes no difference.
+//! If root starts the tests, as in CI, they run as both; otherwise only as the user who started them. The homes are
+//! made once below `target/`, from hard links to the toolchains of this machine, so that nothing else in the home of
+//! the user who runs the tests makes a difference.
 
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use super::{SYSTEM_PATH, copy_program, skip};
 #[derive(Debug, Clone)]
 pub(crate) struct TestUser {
     pub(crate) name: &'static str,
-    /// User and group to change to, if they are not those of the tests themselves.
+    /// The user and the group to change to; `None` if the tests already run as this user.
     pub(crate) ids: Option<(u32, u32)>,
     pub(crate) home: PathBuf,
-    /// Its PATH: the toolchains of the home, and [`SYSTEM_PATH`].
+    /// The PATH of the user: the toolchains of the home, and [`SYSTEM_PATH`].
     pub(crate) path: String,
 }
 
@@ -26,7 +26,8 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Where the files of the kit go: below `target/`, if every user can go there and the mount namespace of a run does not hide it.
+/// Returns the directory for the files of the kit: below `target/`, if every user can go there and the mount namespace
+/// of a run does not hide it.
 pub(super) fn kit_directory() -> PathBuf {
     let below_target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let open = |path: &Path| {
@@ -43,7 +44,7 @@ pub(super) fn kit_directory() -> PathBuf {
     parent.join(format!("everyday-{}", nix::unistd::geteuid()))
 }
 
-/// The users that the tests can run as.
+/// Returns the users that the tests can run as.
 pub(super) fn test_users() -> &'static [TestUser] {
     static USERS: LazyLock<Vec<TestUser>> = LazyLock::new(|| {
         if is_root() {
@@ -55,7 +56,7 @@ pub(super) fn test_users() -> &'static [TestUser] {
     &USERS
 }
 
-/// IDs with an entry in the list of users, as programs expect; 1000 if there is none.
+/// Returns the IDs of a user in `/etc/passwd`, because some programs expect an entry; 1000 if there is none.
 fn ordinary_ids() -> (u32, u32) {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
@@ -88,13 +89,13 @@ fn test_user(name: &'static str, ids: Option<(u32, u32)>) -> TestUser {
     TestUser { name, ids, home, path }
 }
 
-/// What a program of the machine prints, if it is installed and works.
+/// Returns what a program of the machine prints, if it is installed and succeeds.
 fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Copies a tree, with hard links where the file system is the same.
+/// Copies a tree, with hard links if both are on the same file system.
 fn copy_tree(from: &Path, to: &Path) {
     std::fs::create_dir_all(to.parent().unwrap()).unwrap();
     let copy =
@@ -105,7 +106,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Makes a home with the compilers and interpreters of this machine in it.
+/// Makes a home with the compilers and interpreters of this machine.
 fn fill_home(home: &Path, copy_interpreters: bool) {
     let own_home = std::env::home_dir().unwrap_or_default();
     std::fs::create_dir_all(home).unwrap();

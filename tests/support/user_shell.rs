@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::Scratch;
 
-/// A user's home, their repository, and a shell in it.
+/// A user's home, the user's repository, and a shell in it.
 pub(crate) struct UserShell {
     scratch: Scratch,
     pub(crate) project: PathBuf,
@@ -16,7 +16,7 @@ impl UserShell {
         Self::with_readme(name, "hello\n")
     }
 
-    /// A user whose repository has this README.md.
+    /// Makes a user whose repository has this README.md.
     pub(crate) fn with_readme(name: &str, readme: &str) -> Self {
         let scratch = Scratch::new(name);
         let project = scratch.0.join("home/project");
@@ -34,7 +34,7 @@ impl UserShell {
         self.scratch.0.join("home")
     }
 
-    /// A command in the project with the user's environment and nothing else.
+    /// Returns a command in the project with only the user's environment.
     pub(crate) fn command(&self, program: &str) -> Command {
         let guard = PathBuf::from(env!("CARGO_BIN_EXE_guard"));
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", guard.parent().unwrap().display());
@@ -43,27 +43,27 @@ impl UserShell {
         command
     }
 
-    /// Types commands into a shell in the project, at most for two minutes. Returns everything printed, and the exit code.
+    /// Runs commands in a shell in the project, for at most two minutes. Returns the output and the exit code.
     pub(crate) fn ends(&self, script: &str) -> (String, i32) {
         let script = format!("exec 2>&1 < /dev/null\n{script}");
         let output = self.command("timeout").args(["120", "bash", "-c", &script]).output().unwrap();
         (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code().unwrap_or(-1))
     }
 
-    /// Types commands that succeed. Returns what they print.
+    /// Runs commands, which must succeed. Returns their output.
     pub(crate) fn types(&self, script: &str) -> String {
         let (printed, code) = self.ends(script);
         assert_eq!(code, 0, "{script}\n{printed}");
         printed
     }
 
-    /// Types commands that print these texts, whatever their exit code is.
+    /// Runs commands, which must print these texts. Their exit code does not matter.
     pub(crate) fn sees(&self, script: &str, wanted: &[&str]) {
         let (printed, _) = self.ends(script);
         expect_texts(script, &printed, wanted);
     }
 
-    /// Types commands that print these texts and end with this exit code.
+    /// Runs commands, which must print these texts and end with this exit code.
     pub(crate) fn sees_with_code(&self, script: &str, code: i32, wanted: &[&str]) -> String {
         let (printed, ended) = self.ends(script);
         expect_texts(script, &printed, wanted);
@@ -71,7 +71,7 @@ impl UserShell {
         printed
     }
 
-    /// The directories of the runs that guard keeps for this user.
+    /// Returns the directories of the runs that guard has kept for this user.
     pub(crate) fn kept_runs(&self) -> Vec<PathBuf> {
         let runs = self.home().join(".local/state/guard/runs");
         let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();

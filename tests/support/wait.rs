@@ -1,12 +1,12 @@
-//! Waiting for something that another process does.
+//! Waits for something that another process does.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes on a busy machine.
+/// A limit that nothing exceeds, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until the condition holds; fails the test if it does not within a minute.
+/// Waits until the condition holds. Fails the test if it does not within a minute.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
     assert!(holds_within(PATIENCE, condition), "not within {PATIENCE:?}: {what}");
@@ -18,7 +18,7 @@ pub(crate) fn wait_for_file(path: &Path) {
     wait_until(&format!("{} exists", path.display()), || path.exists());
 }
 
-/// Whether the condition holds at some time within the limit.
+/// Returns true if the condition holds at some time within the limit.
 pub(crate) fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {

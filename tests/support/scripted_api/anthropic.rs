@@ -1,4 +1,4 @@
-//! An Anthropic Messages API that says what a test has written down for it.
+//! An Anthropic Messages API whose answers a test defines in advance.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::script::{Script, event, streamed};
 use super::{Part, Turn};
 use crate::support::http_server::{Request, Response, Server, Step};
 
-/// What every answer says it used: input (without what was cached), what was cached, output.
+/// The token usage that every answer reports: uncached input, cached input, output.
 const USED: [u64; 3] = [100, 20, 10];
 
 /// The running API.
@@ -20,12 +20,12 @@ impl Anthropic {
         Self { server: Server::plain(move |request| answer(&script, request)) }
     }
 
-    /// The questions that used up turns.
+    /// Returns the requests that consumed a turn.
     pub(crate) fn questions(&self) -> Vec<Request> {
         self.server.requests().into_iter().filter(is_question).collect()
     }
 
-    /// What the agent's tools answered to the model, in the order they did.
+    /// Returns the results of the agent's tools, in the order in which the model received them.
     pub(crate) fn tool_results(&self) -> Vec<String> {
         let Some(last) = self.questions().pop() else { return Vec::new() };
         let body = last.json();
@@ -36,22 +36,22 @@ impl Anthropic {
     }
 }
 
-/// The model wants a shell to run this.
+/// Returns a turn in which the model calls a shell with this command.
 pub(crate) fn shell(command: &str) -> Turn {
     Turn::Says(vec![Part::Call("Bash", json!({"command": command, "description": "asked for by the test"}))])
 }
 
-/// The model wants a file to be written.
+/// Returns a turn in which the model writes a file.
 pub(crate) fn write(path: &str, content: &str) -> Turn {
     Turn::Says(vec![Part::Call("Write", json!({"file_path": path, "content": content}))])
 }
 
-/// A refusal in the API's own words.
+/// Returns a turn in which the API refuses the request, in its own error format.
 pub(crate) fn fails(status: u16, kind: &str, message: &str) -> Turn {
     Turn::Fails(status, json!({"type": "error", "error": {"type": kind, "message": message}}))
 }
 
-/// A turn of the conversation: side questions have no tools.
+/// Returns true if the request belongs to the conversation. Side requests of the CLI have no tools.
 fn is_question(request: &Request) -> bool {
     request.path() == "/v1/messages" && request.json()["tools"].as_array().is_some_and(|all| !all.is_empty())
 }
@@ -97,7 +97,7 @@ fn stop_reason(turn: &Turn) -> &'static str {
     }
 }
 
-/// The events of one content block.
+/// Returns the events of one content block.
 fn block(at: usize, part: &Part) -> Vec<Step> {
     let (begin, delta) = match part {
         Part::Text(text) => {
@@ -115,14 +115,15 @@ fn block(at: usize, part: &Part) -> Vec<Step> {
     ]
 }
 
-/// Every call has an id of its own.
+/// Returns a unique id for a tool call.
 fn call_id(at: usize) -> String {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("toolu_{at}_{}", COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The answer to a question that is not streamed. The CLI asks so when a stream broke off: it breaks off again.
+/// Returns the answer to a request that is not streamed. The CLI sends such a request after a stream broke off, and the
+/// API breaks it off again.
 fn whole(turn: &Turn) -> Response {
     let parts = match turn {
         Turn::Fails(status, body) => return Response::json(*status, body),

@@ -1,4 +1,4 @@
-//! APIs of model providers that answer what a test has written down for them. This file is the Gemini API.
+//! APIs of model providers whose answers a test defines in advance. This file implements the Gemini API.
 
 pub(crate) mod anthropic;
 pub(crate) mod openai;
@@ -12,21 +12,21 @@ use serde_json::{Value, json};
 
 use crate::support::http_server::{Authority, Request, Response, Server, Step};
 
-/// What every answer says it used: input, output, thoughts, and what of the input was cached.
+/// The token usage that every answer reports: input, output, thoughts, and the cached part of the input.
 pub(crate) const USED: [u64; 4] = [100, 10, 5, 20];
 
-/// One answer of the model, to one streamed question.
+/// One answer of the model to one streamed request.
 #[derive(Debug, Clone)]
 pub(crate) enum Turn {
-    /// Parts, an event for each.
+    /// The model answers with these parts, one event for each.
     Says(Vec<Part>),
-    /// Refused with this status and body.
+    /// The API refuses the request with this status and body.
     Fails(u16, Value),
-    /// Parts, but the connection breaks off before the last event.
+    /// The model sends these parts, but the connection breaks off before the last event.
     Cut(Vec<Part>),
-    /// Parts, and then nothing more.
+    /// The model sends these parts, and then nothing more.
     Silent(Vec<Part>),
-    /// As if said, but with a pause before every event.
+    /// The model answers with these parts, with a pause before every event.
     Slow(Duration, Vec<Part>),
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Turn {
 #[derive(Debug, Clone)]
 pub(crate) enum Part {
     Text(String),
-    /// The model wants a tool of the agent to be used.
+    /// The model calls a tool of the agent.
     Call(&'static str, Value),
 }
 
@@ -43,18 +43,19 @@ impl Turn {
         Self::Says(vec![Part::Text(text.to_string())])
     }
 
-    /// The agent is to run this in a shell. The CLI itself refuses texts with `$(…)`, backticks or `<(…)`.
+    /// Returns a turn in which the model calls a shell with this command. The CLI itself refuses commands with `$(…)`,
+    /// backticks or `<(…)`.
     pub(crate) fn shell(command: &str) -> Self {
         let arguments = json!({"command": command, "description": "asked for by the test"});
         Self::Says(vec![Part::Call("run_shell_command", arguments)])
     }
 
-    /// The agent is to write a file.
+    /// Returns a turn in which the model writes a file.
     pub(crate) fn write(path: &str, content: &str) -> Self {
         Self::Says(vec![Part::Call("write_file", json!({"file_path": path, "content": content}))])
     }
 
-    /// The same turn, with the last hash of a commit in the question in the place of `<hash>`: a model that has looked.
+    /// Replaces `<hash>` in the turn with the last commit hash in the request, as if the model had read it.
     fn told(self, request: &Request) -> Self {
         let Self::Says(parts) = self else { return self };
         let put = |part: Part| match part {
@@ -73,7 +74,7 @@ impl Turn {
         Self::Says(parts.into_iter().map(put).collect())
     }
 
-    /// The quota is used up, in the API's own words.
+    /// Returns a turn in which the API reports an exhausted quota, in its own error format.
     pub(crate) fn quota() -> Self {
         let error = json!({"code": 429, "message": "You exceeded your current quota.", "status": "RESOURCE_EXHAUSTED"});
         Self::Fails(429, json!({ "error": error }))
@@ -94,13 +95,13 @@ impl Api {
         Self { server: Server::tls(authority, names, routes(turns)) }
     }
 
-    /// The questions that used up turns.
+    /// Returns the requests that consumed a turn.
     pub(crate) fn questions(&self) -> Vec<Request> {
         let is_question = |request: &Request| request.path().ends_with(":streamGenerateContent");
         self.server.requests().into_iter().filter(is_question).collect()
     }
 
-    /// What the agent's tools answered to the model, in the order they did: names and responses.
+    /// Returns the results of the agent's tools, in the order in which the model received them: names and responses.
     pub(crate) fn tool_results(&self) -> Vec<(String, Value)> {
         let Some(last) = self.questions().pop() else { return Vec::new() };
         let body = last.json();
@@ -144,7 +145,7 @@ fn failed(status: u16, text: &str) -> Response {
     )
 }
 
-/// One document of an answer.
+/// Returns one JSON document of an answer.
 fn document(parts: &[Part], is_last: bool) -> Value {
     let part = |part: &Part| match part {
         Part::Text(text) => json!({ "text": text }),

@@ -1,4 +1,4 @@
-//! An OpenAI Responses API that says what a test has written down for it. It has no WebSockets.
+//! An OpenAI Responses API whose answers a test defines in advance. It does not support WebSockets.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use super::script::{Script, event, streamed};
 use super::{Part, Turn};
 use crate::support::http_server::{Request, Response, Server, Step};
 
-/// What every answer says it used: input, what of it was cached, output.
+/// The token usage that every answer reports: input, the cached part of it, output.
 const USED: [u64; 3] = [120, 20, 10];
 
 /// The running API.
@@ -22,12 +22,12 @@ impl OpenAi {
         Self { server: Server::plain(move |request| answer(&script, request)) }
     }
 
-    /// The questions that used up turns.
+    /// Returns the requests that consumed a turn.
     pub(crate) fn questions(&self) -> Vec<Request> {
         self.server.requests().into_iter().filter(is_question).collect()
     }
 
-    /// What the agent's tools answered to the model, in the order they did.
+    /// Returns the results of the agent's tools, in the order in which the model received them.
     pub(crate) fn tool_results(&self) -> Vec<String> {
         let Some(last) = self.questions().pop() else { return Vec::new() };
         let body = last.json();
@@ -37,25 +37,25 @@ impl OpenAi {
     }
 }
 
-/// The model wants a program of its own to be run, which uses the agent's tools: that is how the newest models do it.
+/// Returns a turn in which the model runs a program that calls the agent's tools, as the newest models do.
 fn program(text: &str) -> Turn {
     Turn::Says(vec![Part::Call("exec", json!(text))])
 }
 
-/// The model wants a shell to run this.
+/// Returns a turn in which the model calls a shell with this command.
 pub(crate) fn shell(command: &str) -> Turn {
     let command = json!(command);
     program(&format!("const r = await tools.exec_command({{cmd: {command}}}); text(JSON.stringify(r));"))
 }
 
-/// The model wants a file to be written.
+/// Returns a turn in which the model writes a file.
 pub(crate) fn write(path: &str, content: &str) -> Turn {
     let lines: String = content.lines().map(|line| format!("+{line}\n")).collect();
     let patch = json!(format!("*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch\n"));
     program(&format!("text(JSON.stringify(await tools.apply_patch({patch})));"))
 }
 
-/// A refusal in the API's own words.
+/// Returns a turn in which the API refuses the request, in its own error format.
 pub(crate) fn fails(status: u16, kind: &str, code: &str, message: &str) -> Turn {
     Turn::Fails(status, json!({"error": {"message": message, "type": kind, "param": null, "code": code}}))
 }
@@ -89,7 +89,7 @@ fn answer(script: &Script, request: &Request) -> Response {
     )
 }
 
-/// The events of one item of the output.
+/// Returns the events of one output item.
 fn item(at: usize, part: &Part) -> Vec<Step> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let id = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What the scripted APIs of Anthropic and OpenAI share: the turns that are left, and how they are streamed.
+//! Code that the scripted APIs of Anthropic and OpenAI share: the remaining turns, and how they are streamed.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Part, Turn};
 use crate::support::http_server::{Response, Step};
 
-/// The turns that are left of a script.
+/// The remaining turns of a script.
 pub(crate) struct Script(Mutex<VecDeque<Turn>>);
 
 impl Script {
@@ -16,7 +16,7 @@ impl Script {
         Self(Mutex::new(turns.into()))
     }
 
-    /// The next turn. A failure that comes last stays: the CLIs try again by themselves.
+    /// Returns the next turn. If the last turn is a failure, it is repeated, because the CLIs retry by themselves.
     pub(crate) fn next(&self) -> Option<Turn> {
         let mut turns = self.0.lock().unwrap();
         let is_failure = !matches!(turns.front(), Some(Turn::Says(_) | Turn::Slow(..)));
@@ -24,13 +24,13 @@ impl Script {
     }
 }
 
-/// One event of a stream, named after its type.
+/// Returns one event of a stream, named after its type.
 pub(crate) fn event(kind: &str, mut data: Value) -> Step {
     data["type"] = json!(kind);
     Step::Bytes(format!("event: {kind}\ndata: {data}\n\n").into_bytes())
 }
 
-/// The answer to a turn: `begin`, then the events of each part, then `end` where the turn is whole.
+/// Returns the response to a turn: `begin`, the events of each part and, if the turn is complete, `end`.
 pub(crate) fn streamed(
     turn: &Turn,
     begin: Step,
