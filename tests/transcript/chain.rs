@@ -1,4 +1,4 @@
-//! Lines bound to each other, and every way to change them.
+//! Each line of a transcript contains the hash of the previous one. guard must detect every change of a line.
 
 use guard::cli::SCHEMAS;
 use guard::transcript::{Check, EventType, Outcome, Problem, check};
@@ -54,7 +54,7 @@ fn a_line_has_exactly_the_keys_of_the_contract_and_follows_from_the_one_before()
     assert_eq!((found.outcome, found.head, found.run_id.as_str()), (Outcome::Complete, head, RUN));
 }
 
-/// By another hand than the one that wrote it: the system's `sha256sum`.
+/// Returns the hash from the system's `sha256sum`, which is independent of guard's implementation.
 fn sha256(bytes: &[u8]) -> String {
     use std::io::Write;
     let mut child = std::process::Command::new("sha256sum")

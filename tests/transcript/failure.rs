@@ -1,4 +1,5 @@
-//! A disk that is full or broken, an observer that panics, many callers at once: told, never waited for.
+//! A disk is full or broken, an observer panics, or many callers record at once. The transcript must report this, and
+//! must never block its callers.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -66,7 +67,7 @@ fn an_observer_that_panics_blocks_nobody() {
     assert!(writer.finish().is_err());
 }
 
-/// A disk that notes how much it had when it was asked to keep it, and may not be able to.
+/// A disk that records how much was written before each sync, and that can fail.
 struct Disk {
     bytes: usize,
     kept: Arc<Mutex<Vec<usize>>>,

@@ -1,4 +1,4 @@
-//! A supervisor killed with SIGKILL at any moment leaves a transcript that reads up to its last complete line.
+//! A supervisor that is killed at any moment must leave a transcript that can be read up to its last complete line.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::support::Scratch;
 
 const FOLDER: &str = "GUARD_TEST_TRANSCRIPT_FOLDER";
 
-/// Not a test: the process that is killed.
+/// Not a test: this is the process that the test kills.
 #[test]
 #[ignore = "started by the test beside it"]
 fn writes_until_killed() {

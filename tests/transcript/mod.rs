@@ -1,4 +1,4 @@
-//! Recording and reading, checked from outside: what is in the file, what the check says of it.
+//! Records and reads transcripts, and checks the file and the result of its verification.
 
 mod chain;
 mod failure;
@@ -55,7 +55,7 @@ pub(crate) fn types(events: &[Event]) -> Vec<&str> {
     events.iter().map(|event| event.event_type.as_str()).collect()
 }
 
-/// A run of six events.
+/// Writes a transcript of six events.
 pub(crate) fn short_run(scratch: &Scratch) -> transcript::Head {
     let (recorder, writer) = start(scratch);
     recorder.record(

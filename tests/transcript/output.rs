@@ -1,4 +1,4 @@
-//! Output comes back byte for byte, as text wherever it is text.
+//! Recorded output must be read back byte for byte, and must be stored as text if it is text.
 
 use guard::transcript::Stream;
 use proptest::prelude::*;

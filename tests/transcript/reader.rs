@@ -1,4 +1,4 @@
-//! Files as they are found: still growing, of a later version, of somebody's making.
+//! The reader must handle files that are still growing, that a later version wrote, or that somebody made by hand.
 
 use std::io::{Read, Write};
 

@@ -1,4 +1,4 @@
-//! No secret reaches the disk, and nothing else is touched.
+//! No secret may reach the disk, and guard must change nothing else.
 
 use guard::transcript::{self, EventType, MARK, Redactor, Settings, Stream, StreamRedactor};
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Each written in two parts, so that no scanner takes this file for a leak.
+/// Returns tokens of every known format. Each is written in two parts, so that no secret scanner reports this file.
 fn tokens() -> Vec<String> {
     let letters = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dF3hJ5kL7";
     vec![
@@ -213,7 +213,7 @@ fn a_line_that_only_begins_like_a_credential_is_shown_to_who_follows() {
     assert_eq!(out, b"ghp_[redacted]");
 }
 
-/// Words that come close to secrets, secrets, and filling.
+/// Generates secrets, words that almost look like secrets, and other text.
 fn fragments() -> impl Strategy<Value = String> {
     let near = vec![
         "eyJ",
@@ -316,7 +316,7 @@ proptest! {
     }
 }
 
-/// Every string of a value, one after the other, with something between them.
+/// Returns every string of a value, joined with a separator.
 fn all_text(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text}\u{1}"),

@@ -1,4 +1,4 @@
-//! A transcript does not grow beyond its bound, and says what it left out.
+//! A transcript must not grow beyond its limit, and must say what it left out.
 
 use guard::transcript::{self, EventType, Outcome, Settings, Stream, check};
 use serde_json::json;
@@ -40,7 +40,8 @@ fn output_goes_first_then_events_and_the_end_is_always_there() {
     assert_eq!(check(&path(&scratch)).unwrap().outcome, Outcome::Complete);
 }
 
-/// Full at twice the limit: what was under way is written, refusals and findings even after that.
+/// The transcript is full at twice its limit. It must still record the pending events, and after that refusals and
+/// findings.
 #[test]
 fn a_full_transcript_says_so_and_has_room_for_refusals() {
     const LIMIT: u64 = 20_000;

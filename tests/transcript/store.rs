@@ -1,4 +1,5 @@
-//! The directory of runs: listed from first and last lines, garbage beside them, found by part of a name.
+//! guard lists runs by the first and last line of their transcripts, ignores other files beside them, and finds a run
+//! by a part of its id.
 
 use guard::transcript::{EventType, FindError, RunState, Store};
 use serde_json::json;

@@ -1,8 +1,8 @@
-//! An agent that makes three commits on its branch and tries to change everything else: nothing else changes.
+//! An agent makes three commits on its branch and tries to change everything else. Nothing else may change.
 //!
-//! `fixtures/attempts/while_running.sh` is tried while the agent runs; after every single attempt the user's files are compared,
-//! byte for byte, from outside. What `left_behind.sh` has is left behind, each in a run of its own, for guard to receive and for
-//! the user's own git to find. Every attempt is also made without guard, where it must change something.
+//! The agent tries `fixtures/attempts/while_running.sh` while it runs; after every attempt the test compares the user's
+//! files, byte for byte, from outside. Each attempt of `left_behind.sh` is left behind in a run of its own, for guard
+//! to receive and for the user's git to find. Every attempt is also made without guard, where it must change something.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -15,23 +15,23 @@ use serde_json::{Value, json};
 
 use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment_at_once};
 
-/// Longer takes no list of attempts, on a busy machine with a slow build.
+/// The time limit for a list of attempts, for a busy machine with a slow build.
 const PATIENCE: Duration = Duration::from_secs(110);
-/// After so many the rest is not worth waiting for: what is broken stays broken.
+/// The number of failures after which the test stops.
 const MOST_FAILURES: usize = 20;
-/// The directory in the worktree in which agent and watcher take turns.
+/// The directory in the worktree through which the agent and the test take turns.
 const TURNS: &str = ".turns";
 
-/// One thing to try.
+/// One attempt of the agent.
 #[derive(Debug, Clone)]
 struct Attempt {
     name: String,
     script: String,
-    /// Lines `#! KEY: VALUE`.
+    /// The lines `#! KEY: VALUE` of the attempt.
     notes: BTreeMap<String, String>,
 }
 
-/// A list of attempts, and what is run before each.
+/// A list of attempts, and the script that runs before each.
 struct List {
     prelude: String,
     attempts: Vec<Attempt>,
@@ -64,7 +64,7 @@ impl List {
     }
 }
 
-/// Everything below some directories: kind, mode, owner and content.
+/// All files below some directories, with type, mode, owner and content.
 type Snapshot = BTreeMap<PathBuf, (u32, u32, u32, Vec<u8>)>;
 
 fn snapshot(folders: &[PathBuf]) -> Snapshot {
@@ -91,7 +91,7 @@ fn snapshot(folders: &[PathBuf]) -> Snapshot {
     found
 }
 
-/// Paths that are not the same in both, with what became of them.
+/// Returns the paths that differ, each with a description of the change.
 fn differences(before: &Snapshot, after: &Snapshot) -> Vec<(PathBuf, &'static str)> {
     let mut found = Vec::new();
     for (path, was) in before {
@@ -106,7 +106,7 @@ fn differences(before: &Snapshot, after: &Snapshot) -> Vec<(PathBuf, &'static st
     found
 }
 
-/// A user's repository with something in every place, beside it another worktree, a remote and a home.
+/// A user's repository with content in every place, and beside it another worktree, a remote and a home.
 struct AttemptFixture<'a> {
     environment: &'a TestEnvironment,
     root: PathBuf,
@@ -165,7 +165,7 @@ impl<'a> AttemptFixture<'a> {
         self.root.join(".worktrees").join(format!("repository-{name}"))
     }
 
-    /// What is the user's.
+    /// Returns a snapshot of the user's files.
     fn user(&self) -> Snapshot {
         snapshot(&["repository", "project", "home", "remote.git", "canary"].map(|name| self.root.join(name)))
     }
@@ -190,7 +190,7 @@ impl<'a> AttemptFixture<'a> {
         command
     }
 
-    /// The agent's orders.
+    /// Writes the file that tells the agent what to do.
     fn plan(&self, name: &str, list: &List, attempts: &[Attempt], turns: bool, bare: bool) -> PathBuf {
         let path = |name: &str| self.root.join(name).to_str().unwrap().to_string();
         let attempts: Vec<Value> = attempts
@@ -219,7 +219,7 @@ impl<'a> AttemptFixture<'a> {
         file
     }
 
-    /// The agent in the sandbox.
+    /// Starts the agent in the sandbox.
     fn guarded(&self, name: &str, plan: &Path) -> Child {
         let namespaces = if self.environment.namespaces { "require" } else { "off" };
         let mut command = self.command(guard_program());
@@ -229,7 +229,7 @@ impl<'a> AttemptFixture<'a> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// The agent without one, in a worktree as guard would have made it.
+    /// Starts the agent without guard, in a worktree like the one that guard makes.
     fn bare(&self, name: &str, plan: &Path) -> Child {
         let tree = self.tree(name);
         let branch = format!("task/{name}");
@@ -239,7 +239,7 @@ impl<'a> AttemptFixture<'a> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Lets the agent work, and compares the user's files after every attempt with what they were before all of them.
+    /// Lets the agent work. After every attempt it compares the user's files with those before the first attempt.
     fn watch(
         &self,
         name: &str,
@@ -288,12 +288,12 @@ impl<'a> AttemptFixture<'a> {
     }
 }
 
-/// An attempt that was not made to its end proves nothing.
+/// Returns true if the attempt ran to its end; otherwise it proves nothing.
 fn came_to_its_end(report: &Value) -> bool {
     report["said"].as_str().is_some_and(|said| said.trim_end().ends_with("(came to its end)"))
 }
 
-/// What a run may leave in the repository: its branch, and its own directory.
+/// Returns true if a run may change this path in the repository: its branch, and its own directory.
 fn is_own(path: &Path, git: &Path, name: &str) -> bool {
     let Ok(inside) = path.strip_prefix(git) else { return false };
     let branch = ["refs/heads/task/", "logs/refs/heads/task/"].map(|folder| Path::new(folder).join(name));
@@ -336,7 +336,8 @@ fn nothing_of_the_users_changes_while_an_agent_tries() {
     });
 }
 
-/// What is different from before beside the branch, its own directory and, if they were received, its commits' objects.
+/// Returns the changes that the run must not have made: those outside its branch, its own directory and, if they were
+/// received, the objects of its commits.
 fn foreign(
     fixture: &AttemptFixture<'_>,
     name: &str,
@@ -394,7 +395,8 @@ fn without_guard_every_attempt_changes_something() {
     });
 }
 
-/// What the user does after a run, in the worktree and with the branch. Says how `git status` ended.
+/// Runs the git commands that a user runs after a run, in the worktree and with the branch. Returns the exit code of
+/// `git status`.
 fn look_around(fixture: &AttemptFixture<'_>, name: &str) -> i32 {
     let script = r#"
         cd "$1" && timeout 10 git status > /dev/null; status=$?
@@ -411,7 +413,7 @@ fn look_around(fixture: &AttemptFixture<'_>, name: &str) -> i32 {
     output.status.code().unwrap_or(-1)
 }
 
-/// Whether a planted program has run outside; it is forgotten then.
+/// Returns true if a planted program has run outside. Removes the trace of it.
 fn canary(fixture: &AttemptFixture<'_>) -> bool {
     std::fs::remove_file(fixture.root.join("canary/ran")).is_ok()
 }
@@ -436,7 +438,7 @@ fn what_is_left_behind_changes_nothing() {
     });
 }
 
-/// One run that leaves something behind; what is wrong afterwards.
+/// Makes one run that leaves something behind. Returns what is wrong afterwards.
 fn leave(fixture: &AttemptFixture<'_>, name: &str, list: &List, attempt: &Attempt) -> Vec<String> {
     let before = fixture.user();
     let plan = fixture.plan(name, list, std::slice::from_ref(attempt), false, false);

@@ -1,11 +1,11 @@
-//! Commits that are small on disk and huge for whoever reads them.
+//! Tests commits that are small on disk and huge when they are read.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::support::{RunOutcome, TestEnvironment, guard_program, in_every_environment};
 
-/// Objects by hand, and refs as files: no git is needed for it.
+/// Python functions that write git objects and refs as files, without git.
 const OBJECTS: &str = "
 import hashlib, os, zlib
 def put(objects, kind, body):
@@ -25,10 +25,10 @@ def bomb(objects, parent):
     return put(objects, 'commit', f'tree {below}\\nparent {parent}\\nauthor {who}\\ncommitter {who}\\n\\nbomb\\n'.encode())
 ";
 
-/// The time within which everything here must be over: the attack takes minutes.
+/// The time limit for every operation here. An unprotected reader would take minutes.
 pub(super) const SOON: Duration = Duration::from_secs(40);
 
-/// Guard in the repository, started by these words.
+/// Runs guard in the repository. `start` is a program that starts guard, if there is one.
 pub(super) fn guard(environment: &TestEnvironment, start: &[&str], words: &[&str]) -> RunOutcome {
     let mut command = match start {
         [] => environment.command(guard_program()),
@@ -94,7 +94,8 @@ open(git + '/refs/heads/task/bomb', 'w').write(new + '\\n')"
     });
 }
 
-/// One that was received by an earlier version, or that somebody fetched.
+/// guard must be able to clean up a repository that already contains such a commit, because an earlier version received
+/// it or the user fetched it.
 #[test]
 fn a_git_bomb_in_the_repository_can_be_cleaned_up() {
     in_every_environment(|environment| {

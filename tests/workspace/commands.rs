@@ -1,4 +1,4 @@
-//! `guard worktree …` as people and scripts use it.
+//! Tests the commands of `guard worktree` as users and scripts run them.
 
 use std::process::Output;
 

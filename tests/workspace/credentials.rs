@@ -1,10 +1,10 @@
-//! Tokens that users keep in git's settings: none may reach the run or what is recorded of it.
+//! Users keep tokens in git's settings. No token may reach the run or its records.
 
 use std::path::Path;
 
 use crate::support::in_every_environment;
 
-/// Every file below a directory that holds this text.
+/// Returns the files below a directory that contain this text.
 fn holding(directory: &Path, text: &str) -> String {
     let output = std::process::Command::new("grep").args(["-rlaF", text]).arg(directory).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -1,16 +1,18 @@
-//! The same scripts by real git in a plain copy and inside `guard run` in its worktree: the same bytes, exit codes and trees.
+//! Runs the same scripts with real git in a plain copy and inside `guard run`. The output, exit codes and trees must be
+//! the same.
 //!
-//! Dates are fixed, so that commits have the same names on both sides. What differs by design is not compared: where the
-//! git directory is (`rev-parse --git-dir`), how many objects are in it, and the first entries of the reflog.
+//! Dates are fixed, so that commits have the same hashes on both sides. Intended differences are not compared: the
+//! location of the git directory (`rev-parse --git-dir`), the number of objects in it, and the first entries of the
+//! reflog.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{TestEnvironment, in_two_environments};
 
-/// A name and what a shell does under it. Later cases find what earlier ones left.
+/// A name and a shell script. Later cases find what earlier ones left.
 type Case = (&'static str, &'static str);
 
-/// A repository with a bit of everything.
+/// A script that makes a repository with many kinds of content.
 const SAMPLE: &str = r#"
 export GIT_AUTHOR_DATE='2024-01-02T03:04:05Z' GIT_COMMITTER_DATE='2024-01-02T03:04:05Z'
 git init -q -b main library && (cd library && echo lib > lib.c && git add . \
@@ -50,7 +52,8 @@ git gc -q && git commit-graph write --reachable
 git rm -q --cached -r . && git reset -q --hard
 "#;
 
-/// Runs every case and prints what became of it: `number code length-of-output length-of-errors`, then both.
+/// A script that runs every case and prints `number code length-of-output length-of-errors`, then the output and the
+/// errors.
 const DRIVER: &str = r#"
 cases=$1 into=$(mktemp -d) || exit 1
 for file in "$cases"/*.case; do
@@ -61,7 +64,7 @@ done
 rm -rf "$into"
 "#;
 
-/// What one side says of one case.
+/// The result of one case on one side.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     code: String,
@@ -101,7 +104,7 @@ fn replaced(text: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     result
 }
 
-/// Where two texts part, with a few lines from there on.
+/// Returns the first difference of two texts, with a few lines after it.
 fn first_difference(what: &str, bare: &[u8], guarded: &[u8]) -> String {
     let line = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned();
     let lines = |bytes: &[u8]| bytes.split(|&byte| byte == b'\n').map(line).collect::<Vec<_>>();
@@ -115,16 +118,16 @@ fn first_difference(what: &str, bare: &[u8], guarded: &[u8]) -> String {
     format!("    {what}, line {}, of git:\n{}    and of guard:\n{}", at + 1, from(&bare), from(&guarded))
 }
 
-/// What both sides end with.
+/// The last case of both sides.
 const LAST: Case =
     ("state at the end", "git ls-files -s; git status --porcelain=v2 -b; git diff; git diff --cached");
 
-/// The directory of an environment.
+/// Returns the root directory of an environment.
 fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// Runs the cases on both sides and insists that nothing is different.
+/// Runs the cases on both sides. Fails if anything differs.
 fn compare(environment: &TestEnvironment, cases: &[Case]) {
     let root = root(environment);
     environment.run_outside(&format!("rm -rf library sample plain cases .worktrees; ({SAMPLE})"));
@@ -646,7 +649,7 @@ fn large_things() {
     in_two_environments(|environment| compare(environment, LARGE));
 }
 
-/// What guard itself is given on standard input goes through unharmed.
+/// 100 MB on guard's standard input must reach git unchanged.
 #[test]
 fn a_hundred_megabytes_through_guard() {
     in_two_environments(|environment| {

@@ -1,4 +1,4 @@
-//! Whole runs where an earlier one has planted something, or is still at work.
+//! Tests runs after an earlier run has planted something, or while it still works.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// Runs guard below the root of the environment; its exit code and everything it printed.
+/// Runs guard in a directory of the environment. Returns its exit code and everything it printed.
 fn guard_in(environment: &TestEnvironment, folder: &str, options: &[&str], script: &str) -> (i32, String) {
     let mut command = environment.command(crate::support::guard_program());
     let namespaces = if environment.namespaces { "require" } else { "off" };
@@ -28,7 +28,8 @@ fn guard_in(environment: &TestEnvironment, folder: &str, options: &[&str], scrip
     (outcome.code, format!("{}{}", String::from_utf8_lossy(&outcome.output), outcome.error))
 }
 
-/// A repository whose filters leave a canary, with its git directory as an ordinary one: `template`.
+/// A script that makes a repository whose filters create a marker file, and stores its git directory as the ordinary
+/// directory `template`.
 const TEMPLATE: &str = "git init -q -b main t && cd t && git config user.name a && git config user.email a@b
 echo x > x.bin && echo '*.bin filter=evil' > .gitattributes && git add . && git commit -qm x
 for way in smudge clean; do git config filter.evil.$way \"touch '$CANARY'; cat\"; done
@@ -36,7 +37,7 @@ rm -r .git/hooks .git/logs && mv .git template && cd ..
 git init -q -b main p && cd p && git config user.name U && git config user.email u@e && cp -r ../t sub && git add . && git commit -qm first
 cd .. && cp -r t plain && mv plain/template/HEAD plain/template/head";
 
-/// The whole story: a run plants, the next one starts there.
+/// One run plants a repository, and the next run starts in it. The next run must not execute what was planted.
 #[test]
 fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
     in_every_environment(|environment| {
@@ -73,7 +74,8 @@ fn a_run_does_not_fall_for_what_an_earlier_one_planted() {
     });
 }
 
-/// What the user has for every repository is the user's; what a repository adds for the user's own filter to run is not.
+/// guard must run a filter from the user's global configuration without trust. It must refuse a repository that changes
+/// what this filter runs.
 #[test]
 fn the_users_own_filter_and_what_it_is_told() {
     in_two_environments(|environment| {
@@ -116,7 +118,7 @@ fn the_users_own_filter_and_what_it_is_told() {
     });
 }
 
-/// The second of two runs in one worktree is refused, and the first one's work arrives.
+/// guard must refuse a second run in the same worktree, and must receive the commits of the first one.
 #[test]
 fn two_at_once_in_one_worktree() {
     in_every_environment(|environment| {

@@ -1,4 +1,4 @@
-//! The ordinary way: a worktree, commits, a branch.
+//! Tests the ordinary course of a run: a worktree, commits and a branch.
 
 use guard::workspace::{KeepPolicy, Limits, Record, Repository, State};
 
@@ -51,8 +51,9 @@ fn an_agent_commits_and_the_user_gets_the_branch() {
     fixture.fsck();
 }
 
-/// git takes a file for unchanged if its size and its time stamps, in seconds, are those in the index, and the index is
-/// newer. So a copy of the index must not be newer than the index.
+/// guard must find a file that changed in the same second in which it was checked out. git takes a file for unchanged
+/// if its size and time stamps match the index and the index is newer, so guard's copy of the index must not be newer
+/// than the original.
 #[test]
 fn a_change_within_the_second_of_the_checkout_is_work() {
     let fixture = TestRepository::new();

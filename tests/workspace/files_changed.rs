@@ -1,4 +1,4 @@
-//! `files_changed` of a run in a repository: everything that is not as it was, gone files among it, and nothing else.
+//! `files_changed` of a run in a repository must list every changed file, including deleted ones, and nothing else.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,8 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// Runs a script in a directory of the environment and returns `KIND PATH` of every file that changed, in order.
+/// Runs a script in a directory of the environment. Returns `KIND PATH` of every changed file, and whether the list was
+/// cut.
 fn changed(
     environment: &TestEnvironment,
     folder: &str,
@@ -68,7 +69,7 @@ fn committed_and_not_and_gone() {
     });
 }
 
-/// In a worktree that was there before, work of the user's own is not the run's.
+/// In a worktree that existed before the run, the list must not contain the user's earlier changes.
 #[test]
 fn what_was_changed_before_is_not_the_runs() {
     in_two_environments(|environment| {
@@ -84,7 +85,7 @@ fn what_was_changed_before_is_not_the_runs() {
     });
 }
 
-/// Many files: a bounded list that says so.
+/// A list of many files must be cut, and the result must say so.
 #[test]
 fn more_than_are_listed() {
     in_two_environments(|environment| {

@@ -1,4 +1,5 @@
-//! A repository before and after: every change is seen, nothing else is, and it is said who can have made it.
+//! guard compares a repository before and after a run. It must find every change, report nothing else, and say who can
+//! have made the change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::support::{Scratch, isolated_command};
 
-/// Plain git, away from the user's configuration, as the user would call it.
+/// Returns a git command as the user would run it, without the user's configuration.
 pub(crate) fn git(folder: &Path) -> Command {
     let mut command = isolated_command("git", Path::new("/nonexistent"));
     command
@@ -25,14 +26,14 @@ pub(crate) fn git(folder: &Path) -> Command {
     command
 }
 
-/// Runs git and gives back what it printed.
+/// Runs git, which must succeed. Returns its output.
 pub(crate) fn run(folder: &Path, words: &[&str]) -> String {
     let output = git(folder).args(words).output().unwrap();
     assert!(output.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim_end_matches('\n').to_string()
 }
 
-/// A repository with two commits, some branches and tags, a linked worktree `other` and one of the run's own, `task-x`.
+/// A repository with two commits, branches and tags, a linked worktree `other`, and the worktree `task-x` of a run.
 struct Repository {
     scratch: Scratch,
 }
@@ -93,7 +94,8 @@ fn ours(repository: &Repository) -> ExpectedChanges {
     }
 }
 
-/// What `again` sees must be what a first look sees.
+/// Returns the changes since `before`. Fails unless a repeated, a new and a stored fingerprint all give the same
+/// changes.
 fn compare(repository: &Repository, before: &Fingerprint) -> Vec<Difference> {
     let ours = ours(repository);
     let found = before.compare(&before.retake().unwrap(), &ours);
@@ -169,7 +171,8 @@ fn nothing_changed_is_no_difference() {
     }
 }
 
-/// What others do, in any format: each is one difference, and theirs.
+/// guard must report each change that others make as one difference, and must not attribute it to the run, in every
+/// repository format.
 #[test]
 fn what_others_do_is_theirs() {
     type Case<'a> = (&'a str, &'a [&'a str], Kind, &'a str);
@@ -218,7 +221,7 @@ fn a_moved_ref_says_from_what_to_what() {
     }
 }
 
-/// Files that git obeys, one by one, by plain writes.
+/// guard must find a change of any file that controls git, even if it was written without git.
 #[test]
 fn every_file_git_obeys_is_watched() {
     let cases = [
@@ -347,8 +350,9 @@ fn a_worktree_that_comes_or_goes_is_one_difference() {
     }
 }
 
-/// A file that changed right before the look can change again, in the same tick of the clock, and look the same: inode,
-/// size and times. It is made here by changing what was remembered, because newer kernels have finer clocks.
+/// A file that changed just before the snapshot can change again in the same tick of the clock, with the same inode,
+/// size and times. guard must read such a file again. The test changes the stored snapshot instead, because newer
+/// kernels have finer clocks.
 #[test]
 fn what_changed_right_before_the_look_is_read_again() {
     let repository = Repository::new(&[]);
@@ -376,7 +380,7 @@ fn what_changed_right_before_the_look_is_read_again() {
     assert_eq!(names(&stored), <[&str; 0]>::default());
 }
 
-/// Refs are packed while they are read: each is in one place or the other at any moment, as git does it.
+/// guard must not miss a ref that git packs while guard reads the refs.
 #[test]
 fn a_ref_that_is_packed_meanwhile_is_not_missed() {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -413,7 +417,8 @@ fn a_ref_that_is_packed_meanwhile_is_not_missed() {
     });
 }
 
-/// Another git packs, deletes, makes and moves other refs all the time; those that stay are there in every look.
+/// Another git changes other refs all the time. Every snapshot must contain the refs that do not change, and must not
+/// fail.
 #[test]
 fn others_at_work_make_no_error_and_no_false_difference() {
     for format in [FORMATS[0], FORMATS[1]] {
@@ -499,7 +504,8 @@ proptest! {
         }
     }
 
-    /// Any bytes where git keeps refs: no panic, no error, and the same bytes are the same refs.
+    /// guard must handle any bytes in files for refs, without a panic or an error. The same bytes must give the same
+    /// refs.
     #[test]
     fn any_bytes_can_be_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..200), flip in any::<prop::sample::Index>()) {
         let scratch = Scratch::new("bytes");

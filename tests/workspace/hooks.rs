@@ -1,4 +1,4 @@
-//! The user's hooks, identity, trailers and filters, as the agent's git meets them.
+//! Tests the user's hooks, identity, trailers and filters with the agent's git.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What an agent can leave behind, and what becomes of it: nothing outside its branch, and nothing that runs.
+//! An agent leaves hostile files. Nothing outside its branch may change, and none of them may be executed.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use guard::workspace::{KeepPolicy, Limits, ReceiveError, RefError, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, isolated_command, make_program};
 
-/// A program that leaves a mark when it is run, and where the mark is.
+/// Makes a program that creates a marker file when it is executed. Returns the paths of both.
 fn trap(fixture: &TestRepository) -> (PathBuf, PathBuf) {
     let (program, mark) = (fixture.scratch.0.join("trap.sh"), fixture.scratch.0.join("MARK"));
     make_program(&program, format!("#!/bin/sh\necho ran >> '{}'\nexit 1\n", mark.display()));
@@ -23,7 +23,7 @@ fn receive(workspace: &mut Workspace) -> Result<guard::workspace::Received, Rece
     workspace.receive(&Limits { time: Duration::from_secs(20), ..Limits::default() })
 }
 
-/// Everything in the real git directory is as it was, but for objects, which nobody refers to.
+/// Fails if anything in the real git directory changed, except for new objects that no ref leads to.
 fn nothing_but_objects_changed(
     fixture: &TestRepository,
     before: &std::collections::BTreeMap<PathBuf, Vec<u8>>,

@@ -1,4 +1,5 @@
-//! Killed at any moment: what was begun can be finished or undone, by another process, with nothing lost.
+//! guard is killed at any moment. Another process must be able to finish or undo what it began, and nothing may be
+//! lost.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -22,7 +23,8 @@ fn request(base: &Path, name: &str) -> Request {
     }
 }
 
-/// Not a test: what the test below kills. Opens, commits, receives and discards workspaces until it dies.
+/// Not a test: this is the process that the test below kills. It opens, commits, receives and discards workspaces until
+/// it dies.
 #[test]
 fn the_one_that_is_killed() {
     let Some(base) = std::env::var_os(FOLDER).map(std::path::PathBuf::from) else { return };
@@ -158,7 +160,8 @@ fn a_locked_index_is_told_and_nothing_is_lost() {
     assert!(git_in(workspace.worktree(), &["status", "--porcelain"]).stdout.is_empty());
 }
 
-/// A git that was killed after it made the worktree's directories, and before it wrote where they are.
+/// git was killed after it made the directories of the worktree and before it wrote where they are. guard must remove
+/// them.
 #[test]
 fn a_worktree_that_was_only_begun_goes_too() {
     let fixture = TestRepository::new();

@@ -1,11 +1,11 @@
-//! Refs without number in a run's private repository.
+//! Tests a run that creates a huge number of refs in its private repository.
 
 use std::time::Instant;
 
 use super::bombs::{SOON, guard, run};
 use crate::support::in_every_environment;
 
-/// A program that packs so many hundred thousand refs.
+/// Returns a program that writes this many hundred thousand packed refs.
 fn pack(parts: usize) -> String {
     format!(
         "

@@ -1,4 +1,4 @@
-//! Real git, real files: what a run gets, what it can give back, and what it cannot.
+//! Tests with real git and real files what a run gets, what guard receives from it, and what guard refuses.
 
 mod attempts;
 mod bombs;
@@ -26,8 +26,8 @@ use std::process::Command;
 
 use crate::support::{Scratch, copy_program};
 
-/// Those start other built programs, which may lie where only their owner can go, or become an ordinary user themselves; or,
-/// as `review_findings`, do not depend on who the user is.
+/// Test modules that are not repeated as an ordinary user. They start other built programs, which that user may not
+/// reach, or change the user themselves; or, like `review_findings`, they do not depend on the user.
 const NOT_AGAIN: [&str; 14] = [
     "attempts",
     "bombs",
@@ -45,7 +45,7 @@ const NOT_AGAIN: [&str; 14] = [
     "user_hooks",
 ];
 
-/// All of it again as somebody who is not root, when root runs the tests.
+/// If root runs the tests, this test repeats the others as an ordinary user.
 #[test]
 fn as_an_ordinary_user() {
     const AGAIN: &str = "GUARD_TEST_ORDINARY";

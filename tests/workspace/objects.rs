@@ -1,4 +1,4 @@
-//! Hostile objects: what is no honest history is not received, and reading it costs nothing but time.
+//! guard must not receive objects that are not a valid history, and must be able to read hostile objects safely.
 
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use guard::workspace::{KeepPolicy, Limits, ReceiveError, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, isolated_command};
 
-/// Writes an object as it is, whether git likes it or not.
+/// Writes an object unchanged, even if git would reject it. Returns its hash.
 fn object(workspace: &Workspace, kind: &str, bytes: &[u8]) -> String {
     let mut child = isolated_command("git", Path::new("/nonexistent"))
         .args(["hash-object", "-t", kind, "-w", "--stdin", "--literally"])

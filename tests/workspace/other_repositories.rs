@@ -1,7 +1,8 @@
-//! Repositories that an agent makes are free of the task's rules; the task's own repository is not, whatever lies between.
+//! The task's rules do not apply to repositories that an agent makes, but must always apply to the task's own
+//! repository.
 //!
-//! Each attempt lets git find the task's repository from a place that looks like another one. Seen from outside: no branch
-//! is made, no commit that skipped the hooks is received, and each attempt is among the denials.
+//! Each attempt makes git find the task's repository from a directory that looks like another one. guard must record
+//! each attempt as a denial, must not create a branch, and must not receive a commit that skipped the hooks.
 
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// A repository `hooked` whose `pre-commit` hook refuses every commit.
+/// Makes a repository `hooked` whose `pre-commit` hook refuses every commit.
 fn repository(environment: &TestEnvironment) {
     environment.run_outside(
         "rm -rf hooked .worktrees && git init -q -b main hooked && cd hooked && git config user.name U && git config user.email u@u \
@@ -22,7 +23,7 @@ fn repository(environment: &TestEnvironment) {
     );
 }
 
-/// Runs a script in the repository's task: from a file, so that each program is judged when it starts and not before.
+/// Runs a script in a task of the repository. The script is a file, so that guard judges each program when it starts.
 fn run(environment: &TestEnvironment, name: &str, language: &str, script: &str) -> RunOutcome {
     let folder = root(environment).join("hooked");
     std::fs::write(folder.join("script"), script).unwrap();
@@ -34,8 +35,8 @@ fn run(environment: &TestEnvironment, name: &str, language: &str, script: &str) 
     environment.run_to_end(command, b"")
 }
 
-/// An attacker writes files without programs that a rule could refuse by their arguments. `G` is the task's git directory, `W`
-/// its working tree, `T` a directory outside of it.
+/// Python functions with which the attempts write files without starting programs, because guard could refuse those by
+/// their arguments. `G` is the task's git directory, `W` its working tree, `T` a directory outside of it.
 const PREPARE: &str = r#"
 import os, shutil, subprocess, tempfile
 run = lambda *argv, **rest: subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **rest)
@@ -60,7 +61,7 @@ def parts(path, names):
 HEAD = "ref: refs/heads/main\n"
 "#;
 
-/// What leads git to the task's repository: a name, a script, and where git is started after it.
+/// Ways to lead git to the task's repository: a name, a script, and the directory in which git starts after it.
 const ATTEMPTS: [(&str, &str, &str); 22] = [
     ("empty directory", "os.makedirs('e/.git')", "e"),
     ("no objects", "parts('o/.git', ['refs'])", "o"),
@@ -118,7 +119,7 @@ const ATTEMPTS: [(&str, &str, &str); 22] = [
     ),
 ];
 
-/// Refused and in the record, one by one; nothing of it is in the task's repository afterwards.
+/// guard must refuse and record each attempt, and none may change the task's repository.
 #[test]
 fn what_only_looks_like_another_repository_is_the_tasks() {
     in_every_environment(|environment| {
@@ -152,7 +153,7 @@ fn what_only_looks_like_another_repository_is_the_tasks() {
     });
 }
 
-/// `git -C` follows links before it goes up, as the kernel does.
+/// `git -C link/..` goes to the parent of the link's target, as in the kernel. guard must resolve it in the same way.
 #[test]
 fn a_directory_above_a_link_is_where_the_link_leads() {
     in_every_environment(|environment| {
@@ -176,7 +177,7 @@ print(run('git', 'for-each-ref').stdout)
     });
 }
 
-/// A variable that stands twice in an environment: git takes the first one.
+/// If a variable is in the environment twice, git uses the first one. guard must judge both.
 #[test]
 fn a_variable_given_twice_is_judged_both_ways() {
     in_every_environment(|environment| {
@@ -208,7 +209,8 @@ print(run('git', 'for-each-ref').stdout, run('git', 'log', '--format=%s').stdout
     });
 }
 
-/// The same words in the same directory are not the same command when the repository is gone.
+/// A repository is deleted between two identical git commands. guard must judge the second one anew, because git then
+/// finds the task's repository.
 #[test]
 fn a_repository_that_has_gone_frees_nothing() {
     in_every_environment(|environment| {
@@ -230,13 +232,14 @@ os.chdir(W); print(run('git', 'for-each-ref').stdout)
     });
 }
 
-/// `$T` is a directory outside the working tree, `other DIR` makes a repository.
+/// Shell functions for the tests: `$T` is a directory outside the working tree, and `other DIR` makes a repository.
 const SHELL: &str = r#"
     T=$(mktemp -d); W=$PWD; git=/usr/bin/git
     other() { $git init -q -b main "$1" && $git -C "$1" -c user.name=o -c user.email=o@o commit -q --allow-empty -m other; }
 "#;
 
-/// What suites of tests do stays free: linked worktrees and separate git directories of their own repositories, bare ones.
+/// Test suites make their own repositories, with linked worktrees, separate git directories, and bare ones. guard must
+/// not apply the task's rules to them.
 #[test]
 fn repositories_of_its_own_stay_free() {
     in_every_environment(|environment| {

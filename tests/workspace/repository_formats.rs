@@ -1,4 +1,4 @@
-//! Every kind of repository either works or is refused, with the reason, before anything is made.
+//! guard must support each kind of repository, or refuse it with the reason before it creates anything.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use guard::workspace::{KeepPolicy, Limits, Repository, Workspace, WorkspaceError
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, git_in, skip};
 
-/// One commit through the whole way; the worktree is left as the user finds it.
+/// Makes one commit in a workspace and receives it. Fails unless the user finds the worktree clean and on that commit.
 fn works(fixture: &TestRepository, name: &str) -> Workspace {
     let mut workspace = fixture.open(name);
     assert_eq!(agent_git(&workspace, &["status", "--porcelain"]), "", "the index is the worktree's");

@@ -1,5 +1,5 @@
-//! A repository that an agent could have planted: what it asks for is refused before anything happens, and every attempt
-//! is shown to be real by what happens to somebody who trusts it.
+//! An agent could have planted a repository. guard must refuse what it asks for before anything happens. The tests
+//! prove that every attempt works if the user trusts the repository.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use crate::support::{TestRepository, agent_commit, agent_git, git, git_in};
 
 const SECRET: &str = "the secret's content";
 
-/// A place with somebody's secrets beside the repository: a file, and a repository.
+/// Makes a repository with secrets beside it: a file, and another repository.
 fn fixture() -> TestRepository {
     let fixture = TestRepository::new();
     std::fs::write(fixture.scratch.0.join("secret.txt"), SECRET).unwrap();
@@ -27,7 +27,7 @@ fn fixture() -> TestRepository {
     fixture
 }
 
-/// Every file, directory and link of the place with its bytes.
+/// Returns every file, directory and link of the fixture with its bytes.
 fn everything(fixture: &TestRepository) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![fixture.scratch.0.clone()]);
     while let Some(folder) = folders.pop() {
@@ -49,7 +49,7 @@ fn everything(fixture: &TestRepository) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Whether a file with the secret is in anything that the agent could read.
+/// Returns true if the agent could read a file with the secret.
 fn is_given_away(workspace: &Workspace) -> bool {
     let mut folders = vec![
         workspace.quarantine(),
@@ -70,7 +70,7 @@ fn is_given_away(workspace: &Workspace) -> bool {
     false
 }
 
-/// Refused for this reason, with the way out; nothing was made, changed or run.
+/// Fails unless guard refuses the repository for this reason, names `--trust-repository`, and has changed nothing.
 fn refused(fixture: &TestRepository, folder: &Path, request: &Request, words: &str) {
     let before = everything(fixture);
     let repository = Repository::find(folder).unwrap().unwrap();
@@ -88,7 +88,7 @@ fn refused(fixture: &TestRepository, folder: &Path, request: &Request, words: &s
     assert!(changed.is_empty() && new.is_empty(), "{words}: {changed:?} {new:?}");
 }
 
-/// What somebody who trusts it gets.
+/// Opens a workspace of a repository that the user trusts.
 fn trusted(folder: &Path, request: &Request) -> Result<Workspace, WorkspaceError> {
     let repository = Repository::find(folder).unwrap().unwrap();
     Workspace::open(&Repository { trusted: true, ..repository }, request)
@@ -98,7 +98,7 @@ fn canary(fixture: &TestRepository) -> PathBuf {
     fixture.scratch.0.join("CANARY")
 }
 
-/// Adds settings to a configuration file, with a word for the program that leaves a canary.
+/// Adds settings to a configuration file. The word `PROGRAM` stands for a program that creates a marker file.
 fn configure(fixture: &TestRepository, file: &str, text: &[u8]) {
     let program = format!("touch '{}' && cat", canary(fixture).display());
     let text = String::from_utf8(text.iter().map(|byte| if *byte == 0xff { 1 } else { *byte }).collect());
@@ -116,7 +116,7 @@ fn attributes(fixture: &TestRepository, text: &[u8]) {
     fixture.git(&["commit", "--quiet", "-m", "attributes"]);
 }
 
-/// One attempt: how it is planted, what is said of it.
+/// One attempt: its name, how it is planted, and a part of the refusal.
 type Attempt = (&'static str, fn(&TestRepository), &'static str);
 
 #[test]
@@ -188,7 +188,7 @@ fn programs_in_the_configuration() {
     refused(&fixture, &fixture.repository, &fixture.request("hook"), "hook.evil.command");
 }
 
-/// Settings that only show from the main worktree, for a run that is started in a linked one.
+/// A run in a linked worktree must be refused for settings that apply only in the main worktree.
 #[test]
 fn settings_of_the_main_worktree() {
     let fixture = fixture();
@@ -201,7 +201,8 @@ fn settings_of_the_main_worktree() {
     refused(&fixture, &linked, &here, "filter.evil.clean");
 }
 
-/// The fetch that a partial clone does for a missing file runs what its configuration says.
+/// A partial clone fetches missing files with a program from its configuration. guard must not start that fetch without
+/// the user's trust.
 #[test]
 fn a_partial_clone_fetches_for_nobody_unasked() {
     let mut fixture = fixture();
@@ -228,7 +229,7 @@ fn a_partial_clone_fetches_for_nobody_unasked() {
     assert!(canary(&fixture).exists() && workspace.worktree().join("later.txt").exists(), "it is real");
 }
 
-/// Parts of the git directory that are links out of it, or that name files outside to be copied.
+/// guard must refuse a git directory with links to files outside, or with settings that name files outside.
 #[test]
 fn files_that_lie_elsewhere() {
     fn link(fixture: &TestRepository, name: &str) {
@@ -386,7 +387,8 @@ fn another_repository_in_the_place_of_this_one() {
     }
 }
 
-/// A repository that says that somebody else's worktree is its own: untracked files are brought from there.
+/// A repository claims the worktree of another repository. guard must refuse it, because it would copy untracked files
+/// from there.
 #[test]
 fn the_working_tree_of_another_repository() {
     let fixture = fixture();
@@ -412,7 +414,7 @@ fn the_working_tree_of_another_repository() {
     refused(&fixture, &fixture.scratch.0.join("second"), &request("linked"), "do not point to each other");
 }
 
-/// Links where git writes: it would write elsewhere.
+/// guard must refuse a repository with links in places where git writes, because git would write to their targets.
 #[test]
 fn nothing_is_written_through_links() {
     let fixture = fixture();
@@ -458,7 +460,7 @@ fn what_is_brought_does_not_come_from_elsewhere() {
     assert!(is_given_away(&workspace) && workspace.record().brought.len() == 3, "it is real");
 }
 
-/// Pipes hold up whoever reads them: guard does not wait, and git not for long.
+/// Named pipes block their readers. guard must not wait for a pipe, and git must be ended after a short time.
 #[test]
 fn pipes_in_the_place_of_files() {
     fn pipe(path: &Path) {
@@ -508,7 +510,7 @@ fn pipes_in_the_place_of_files() {
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
-/// What honest repositories look like.
+/// guard must accept ordinary repositories of the user without `--trust-repository`.
 #[test]
 fn the_users_own_need_no_trust() {
     let works = |fixture: &TestRepository, folder: &Path, name: &str| {
@@ -546,7 +548,7 @@ fn the_users_own_need_no_trust() {
     works(&fixture, &apart, "apart");
 }
 
-/// Two that would work in one worktree, whoever made it.
+/// guard must refuse a second run in a worktree, whether guard or the user made the worktree.
 #[test]
 fn a_worktree_is_one_runs_at_a_time() {
     let mut fixture = fixture();
@@ -577,7 +579,7 @@ fn a_worktree_is_one_runs_at_a_time() {
     assert!(!fixture.repository.exists());
 }
 
-/// Merging starts the drivers that a repository names: `guard worktree merge-preview` gives them nothing to reach.
+/// A merge runs drivers from the repository's configuration. `guard worktree merge-preview` must confine them.
 #[test]
 fn a_preview_runs_nothing_outside_its_jail() {
     let fixture = fixture();
@@ -597,7 +599,7 @@ fn a_preview_runs_nothing_outside_its_jail() {
     assert!(canary(&fixture).exists(), "it is real");
 }
 
-/// Which commit of a submodule it is belongs to what is reviewed, whatever the repository says of it.
+/// A diff must show a changed submodule commit, even if the repository's configuration hides it.
 #[test]
 fn a_diff_shows_changed_submodules() {
     let fixture = fixture();

@@ -1,5 +1,5 @@
-//! What an agent can plant for whoever looks at its work. Each trick is shown to work on plain git where that is
-//! possible, and then to be reported; and the look itself runs none of them.
+//! An agent plants files that attack the user who inspects its work. The tests show that each trick works on plain git
+//! where that is possible, and that guard reports it without executing it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::fingerprint::{git, run};
 use crate::support::{Scratch, isolated_command, make_program};
 
-/// A user's repository, and a linked worktree the agent has worked in.
+/// A user's repository, and a linked worktree in which the agent has worked.
 struct Left {
     scratch: Scratch,
     base: String,
@@ -23,7 +23,7 @@ impl Left {
         Self::with(&[])
     }
 
-    /// With files in the first commit.
+    /// Makes the repository with these files in its first commit.
     fn with(files: &[(&str, &str)]) -> Self {
         let scratch = Scratch::new("dangers");
         let main = scratch.0.join("main");
@@ -57,7 +57,7 @@ impl Left {
         path
     }
 
-    /// The command that shows that it ran.
+    /// Returns a command that creates the proof file.
     fn proof(&self) -> String {
         format!("touch {}", self.outcome().display())
     }
@@ -66,7 +66,7 @@ impl Left {
         self.scratch.0.join("ran")
     }
 
-    /// Whether the proof is there; and takes it away.
+    /// Returns true if the proof file exists, and removes it.
     fn has_run(&self) -> bool {
         std::fs::remove_file(self.outcome()).is_ok()
     }
@@ -102,7 +102,7 @@ fn expect(found: &[Danger], kind: DangerKind, path: &str, text: &str) {
     assert!(found.iter().any(|one| matches(&one)), "no {kind:?} at {path} with {text}: {found:#?}");
 }
 
-/// A repository whose configuration runs the proof, as an agent would plant it.
+/// Makes a repository whose configuration executes the proof command, as an agent would plant it.
 fn plant(left: &Left, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     run(folder, &["init", "--quiet"]);
@@ -179,7 +179,8 @@ fn a_bare_repository_among_the_files_runs_when_it_is_entered() {
     }
 }
 
-/// HEAD and the place of everything else is a repository as well.
+/// guard must report a directory that has only `HEAD` and `commondir`, because git takes it for a repository and runs
+/// what its settings name.
 #[test]
 fn a_repository_with_its_settings_elsewhere_runs_when_it_is_entered() {
     let left = Left::new();
@@ -470,7 +471,8 @@ fn ordinary_work_is_no_danger() {
     assert_eq!(left.inspect(), []);
 }
 
-/// A tree that names itself again and again: a few hundred bytes, and a listing without end.
+/// A tree object that contains itself many times takes a few hundred bytes, and its listing never ends. The inspection
+/// must be bounded.
 #[test]
 fn a_tree_without_end_is_bounded() {
     let left = Left::new();
@@ -547,7 +549,7 @@ fn a_branch_without_commits() {
     expect(&inspect(&inspection).unwrap(), DangerKind::Automatic, ".envrc", "new");
 }
 
-/// What `git config --list` says of a file; `None` when it stops at a mistake.
+/// Returns what `git config --list` prints for a file; `None` if git reports a mistake.
 fn listed(folder: &Path, text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let file = folder.join("config");
     std::fs::write(&file, text).unwrap();
@@ -611,7 +613,7 @@ fn configuration_is_read_as_git_reads_it() {
     assert_eq!(keys, ["bad", "core.fsmonitor", "f.g"]);
 }
 
-/// Every setting that the design names, by what git does because of it.
+/// guard must recognize every setting of the design that makes git execute something.
 #[test]
 fn settings_that_run_something_are_known() {
     let running = "[core]\nfsmonitor=x\nhooksPath=x\nsshCommand=x\npager=x\neditor=x\naskPass=x\ngitProxy=x\n\
@@ -634,7 +636,7 @@ fn settings_that_run_something_are_known() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Any text of the characters that mean something: whatever git reads, we read, and the same.
+    /// guard must read any configuration text that git accepts, with the same result as git.
     #[test]
     fn configuration_is_read_as_git_reads_any_text(
         parts in prop::collection::vec(prop::sample::select(vec![
@@ -653,7 +655,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    /// Any bytes in any of the files that are looked into: no panic, no error.
+    /// The inspection must handle any bytes in any file that it reads, without a panic or an error.
     #[test]
     fn any_bytes_can_be_inspected(bytes in prop::collection::vec(any::<u8>(), 0..300), start in prop::sample::select(vec![
         "", "[submodule \"", "* filter=", "{\"scripts\":", "gitdir: ", "[core]\nfsmonitor=",

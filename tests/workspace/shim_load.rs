@@ -1,4 +1,5 @@
-//! Many git calls, broken surroundings, and a supervisor that is killed: nothing is lost, nothing stays locked.
+//! Tests many git calls at once, broken environments, and a killed supervisor. No work may be lost, and no lock may be
+//! left.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// `guard run` in the main repository of the environment, on a task of this name.
+/// Returns a `guard run` command in the main repository of the environment, with a task of this name.
 fn task(environment: &TestEnvironment, name: &str, options: &[&str], script: &str) -> Command {
     let options = [&["--json", "--policy", "strict", "--name", name, "--no-toolchains"], options].concat();
     let mut command = environment.guard_run(&options, &["bash", "-c", script]);
@@ -28,7 +29,7 @@ fn run(environment: &TestEnvironment, name: &str, options: &[&str], script: &str
     environment.run_to_end(task(environment, name, options, script), b"")
 }
 
-/// A commit of one file.
+/// A script that commits one file.
 const COMMIT: &str = "echo work > work; git add work; git commit -qm work";
 
 fn fsck(environment: &TestEnvironment) {
@@ -37,14 +38,14 @@ fn fsck(environment: &TestEnvironment) {
     assert!(real.is_empty(), "{}: {said}", environment.name());
 }
 
-/// Lock files and half-written objects in the real repository.
+/// Returns the lock files and incomplete objects in the real repository.
 fn leftovers(environment: &TestEnvironment) -> String {
     // What goes while it is looked for is not left over.
     let find = "find repository/.git \\( -name '*.lock' -o -name 'tmp_*' -o -name 'incoming-*' \\) -print";
     environment.run_outside(&format!("{find} || [ -d repository/.git ]"))
 }
 
-/// A run that waits for `go` in its worktree, once it has said `ready` there.
+/// Starts a run that creates `ready.log` in its worktree and then waits for `go.log`.
 fn waiting(environment: &TestEnvironment, name: &str, script: &str) -> (Child, PathBuf) {
     let script = format!("{script}\ntouch ready.log; until [ -e go.log ]; do sleep 0.01; done");
     environment
@@ -82,7 +83,7 @@ fn ten_thousand_calls_in_one_run() {
     assert_eq!(result["denials"], serde_json::json!([]), "{result:#}");
 }
 
-/// Garbage of several kinds, again and again, until it is told to stop; some connections are held open and say nothing.
+/// A program that sends invalid data to the shim socket until it is told to stop, and holds some connections open.
 const GARBAGE: &str = r#"
 import os, random, socket, struct, sys
 address, held, random.seed = os.environ["GUARD_CONTROL"], [], random.seed(7)
@@ -160,8 +161,8 @@ fn a_lock_that_a_killed_git_left_inside() {
     });
 }
 
-/// Locks in the real repository: of the user's own index they are nothing to a run; of the branch or the worktree's index
-/// they stop its end, which can be repeated.
+/// A killed git left lock files in the real repository. A lock of the user's index must not affect a run. A lock of the
+/// task's branch or index must stop guard at the end of the run, and the user must be able to repeat that end.
 #[test]
 fn locks_that_a_killed_git_left_outside() {
     // The end is repeated by this process: only for runs of its own user.
@@ -255,7 +256,8 @@ fn places_that_are_taken() {
     });
 }
 
-/// The branch is checked out a second time while a run works on it: it is not moved under that worktree's feet.
+/// The user checks out the task's branch in a second worktree while a run works on it. guard must refuse to move the
+/// branch.
 #[test]
 fn a_branch_that_somebody_checks_out_meanwhile() {
     let environment = one_environment();
@@ -306,7 +308,7 @@ fn many_runs_at_once_in_one_repository() {
     });
 }
 
-/// A file system of its own, gone with the value.
+/// A mounted file system. Dropping the value unmounts it.
 pub(crate) struct Mounted(PathBuf);
 
 impl Mounted {
@@ -326,7 +328,7 @@ impl Mounted {
         Some(Self(at))
     }
 
-    /// Leaves this much.
+    /// Fills the file system, except for this many bytes.
     pub(crate) fn fill(&self, left: usize) {
         let mut size = 1 << 20;
         while size >= 4096 {
@@ -453,7 +455,8 @@ fn a_full_disk_under_the_runs() {
     fsck(&environment);
 }
 
-/// Killed at any moment from the first instruction to the end of the receive, and finished by somebody else.
+/// The supervisor is killed at any moment between its start and the end of the receive. Another process must be able to
+/// finish its work.
 #[test]
 fn the_supervisor_is_killed_and_the_work_is_finished() {
     in_every_environment(|environment| {
@@ -506,7 +509,7 @@ fn is_in_use(text: &str) -> bool {
     std::fs::read_dir("/proc").unwrap().flatten().any(|entry| mentions(&entry.path()))
 }
 
-/// Looks at what a killed run has left, finishes it, and looks again.
+/// Checks what a killed run left, finishes it, and checks again.
 fn finish(
     environment: &TestEnvironment,
     name: &str,
@@ -562,7 +565,7 @@ fn finish(
     fsck(environment);
 }
 
-/// Not everybody may look at what a run keeps.
+/// Only the user may read what guard keeps of a run.
 #[test]
 fn what_is_kept_of_a_run_is_the_users_own() {
     let environment = one_environment();

@@ -1,4 +1,5 @@
-//! Trees of any shape in the worktree and in the quarantine: a run ends, says what there is, and can be cleaned up.
+//! Tests trees of any shape in the worktree and in the quarantine. The run must end and report them, and guard must be
+//! able to clean them up.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +10,10 @@ use guard::workspace::{KeepPolicy, Limits, ReceiveError, Request, Workspace};
 
 use crate::support::{TestRepository, agent_commit, agent_git, git, in_two_environments, skip_unsupported};
 
-/// Longer than any of this takes on a busy machine, and shorter than waiting for something.
+/// The time limit: longer than any step takes on a busy machine, and shorter than a step that waits for something.
 const ENDS: Duration = Duration::from_secs(180);
 
-/// A chain of directories that no path reaches the end of, with a file there.
+/// Makes a chain of directories that is too deep for any path, with a file at its end.
 fn deep(top: &Path) {
     let script = "import os, sys\nos.makedirs(sys.argv[1]); os.chdir(sys.argv[1])\n\
                   for _ in range(3000): os.mkdir('d'); os.chdir('d')\nopen('leaf', 'w').write('work')";
@@ -20,7 +21,7 @@ fn deep(top: &Path) {
     assert!(made.success());
 }
 
-/// What is at the end of it.
+/// Returns the content of the file at the end of the chain.
 fn leaf(top: &Path) -> String {
     let script = "import os, sys\nos.chdir(sys.argv[1])\nwhile os.path.isdir('d'): os.chdir('d')\nprint(open('leaf').read())";
     let output = std::process::Command::new("python3").args(["-c", script]).arg(top).output().unwrap();
@@ -64,7 +65,7 @@ fn a_closed_folder_is_not_an_empty_one() {
     assert_eq!(fixture.git(&["show", "refs/guard/run-closed/work:closed/work"]), "work");
 }
 
-/// A hole of a terabyte takes no room, and hours to read.
+/// guard must handle a sparse file of a terabyte, which takes no disk space and hours to read.
 #[test]
 fn a_file_as_large_as_a_disk_is_set_aside() {
     let fixture = TestRepository::new();
@@ -86,7 +87,7 @@ fn a_file_as_large_as_a_disk_is_set_aside() {
     assert!(started.elapsed() < ENDS, "{:?}", started.elapsed());
 }
 
-/// The quarantine is no longer used by anybody: whatever is in it goes, or stays and is told.
+/// After a run guard must delete its quarantine, whatever it contains, or report what it cannot delete.
 #[test]
 fn a_quarantine_of_any_shape() {
     let fixture = TestRepository::new();
@@ -126,7 +127,8 @@ fn a_quarantine_of_any_shape() {
     assert!(started.elapsed() < ENDS, "{:?}", started.elapsed());
 }
 
-/// Where the state is on another disk, what lies in the place of `.git` cannot simply be moved there.
+/// The state directory is on another disk, so guard cannot move what it finds in the place of `.git`. It must set it
+/// aside on the same disk.
 #[test]
 fn what_cannot_be_copied_to_another_disk_stays_on_its_own() {
     use std::os::unix::fs::MetadataExt;
@@ -173,7 +175,7 @@ fn names_that_are_no_text_are_kept_as_they_are() {
     assert_eq!(kept.split('\0').filter(|name| !name.is_empty()).count(), names.len() + 3, "{kept:?}");
 }
 
-/// The whole run, with as few descriptors as people have.
+/// A whole run with the usual limit of file descriptors must end, whatever trees it leaves.
 #[test]
 fn a_run_ends_whatever_it_leaves() {
     in_two_environments(|environment| {

@@ -1,6 +1,7 @@
-//! The user's hooks inside a run: they run, they can refuse, nobody inside changes them or gets out through them.
+//! The user's hooks must run inside a run, and must be able to refuse a commit. The agent must not be able to change
+//! them or escape through them.
 //!
-//! And what a repository asks of other programs: filters (git-lfs) and signatures (gpg).
+//! Also tests other programs that a repository needs: filters (git-lfs) and signatures (gpg).
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ fn root(environment: &TestEnvironment) -> PathBuf {
     environment.temporary_directory().parent().unwrap().to_path_buf()
 }
 
-/// A repository `hooked`, and what a shell makes of it.
+/// Makes a repository `hooked`, and runs this script in it.
 fn repository(environment: &TestEnvironment, script: &str) {
     environment.run_outside(&format!(
         "rm -rf hooked .worktrees && git init -q -b main hooked && cd hooked && git config user.name U && git config user.email u@u \
@@ -18,12 +19,12 @@ fn repository(environment: &TestEnvironment, script: &str) {
     ));
 }
 
-/// A hook of the repository's own.
+/// Returns a script that adds a hook to the repository.
 fn hook(name: &str, text: &str) -> String {
     format!("cat > .git/hooks/{name} <<'HOOK'\n#!/bin/sh\n{text}\nHOOK\nchmod +x .git/hooks/{name}\n")
 }
 
-/// Runs a script in the repository's task `name` and gives what it wrote, as one text.
+/// Runs a script in a task of the repository. Returns the outcome, and the output as one text.
 fn run(environment: &TestEnvironment, name: &str, options: &[&str], script: &str) -> (RunOutcome, String) {
     let policy: &[&str] = if options.contains(&"--policy") { &[] } else { &["--policy", "strict"] };
     let options = [&["-q", "--keep", "--name", name], policy, options].concat();
@@ -103,7 +104,7 @@ fn they_run_where_the_agent_runs_and_can_refuse() {
     });
 }
 
-/// As husky 9 writes them.
+/// A script that adds hooks as husky 9 does.
 const HUSKY: &str = r#"
 mkdir -p .husky/_ && cat > .husky/_/h <<'END'
 #!/usr/bin/env sh
@@ -244,7 +245,8 @@ fn a_hook_does_not_lead_out() {
     });
 }
 
-/// lint-staged puts work aside while it looks: the policy `strict` says no, and that is what is read.
+/// lint-staged stashes changes while it checks the staged files, which `strict` refuses. The agent must read the
+/// reason.
 #[test]
 fn what_a_hook_may_not_do_is_explained() {
     in_two_environments(|environment| {
@@ -288,22 +290,22 @@ fn trailers_come_before_the_users_own_hook() {
     });
 }
 
-/// A repository with git-lfs attributes, one file of it committed as a pointer.
+/// A script that adds git-lfs attributes, and commits one file as a pointer.
 const LFS: &str = "printf '*.bin filter=lfs diff=lfs merge=lfs -text\\n' > .gitattributes
 printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:aa\\n' > old.bin
 git add . && git commit -qm lfs
 ";
 
-/// Its filters in a file of settings, as `git lfs install` (`--global`, or `--local`) has them.
+/// Returns a script that adds the git-lfs filters to a settings file, as `git lfs install` does.
 fn filters(file: &str) -> String {
     ["clean 'git-lfs clean -- %f'", "smudge 'git-lfs smudge -- %f'", "required true"]
         .map(|setting| format!("git config -f {file} filter.lfs.{setting}\n"))
         .concat()
 }
 
-/// Without git-lfs a checkout of such a repository fails for git too; guard says so, and nothing is left of the try.
-/// Where no file needs it, the run begins, and adding one fails as it does outside. The filters are in the repository's
-/// own configuration: whoever means them says so.
+/// git-lfs is not installed. If a checkout needs it, guard must report the failure and leave nothing behind. If no file
+/// needs it, the run must start, and adding such a file must fail as it does outside. The filters are in the
+/// repository's own configuration, so the user must trust the repository.
 #[test]
 fn git_lfs_that_is_not_installed() {
     in_two_environments(|environment| {
@@ -329,8 +331,8 @@ fn git_lfs_that_is_not_installed() {
     });
 }
 
-/// The user's filters run inside, from the same settings: pointers are committed, files are smudged by guard's checkout.
-/// They are in the user's configuration for every repository, and so need no word of trust.
+/// git-lfs is installed. The user's filters must run inside: the agent commits pointers, and guard's checkout restores
+/// the files. The filters are in the user's global configuration, so they need no trust.
 #[test]
 fn git_lfs_that_is_installed() {
     in_two_environments(|environment| {
@@ -370,8 +372,8 @@ fn git_lfs_that_is_installed() {
     });
 }
 
-/// Signing needs the user's keys, which an agent does not get: off, whatever the repository says, unless the policy turns
-/// it on; then the user's own program is asked, inside the sandbox.
+/// Signing needs the user's keys, which an agent does not get. guard must switch it off, whatever the repository says,
+/// unless the policy enables it; then the user's signing program must run inside the sandbox.
 #[test]
 fn signatures() {
     in_two_environments(|environment| {
