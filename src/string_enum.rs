@@ -45,7 +45,10 @@ macro_rules! string_enum {
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 match text {
                     $($text => Ok(Self::$variant),)+
-                    _ => Err(crate::string_enum::UnknownName(text.to_string())),
+                    _ => Err(crate::string_enum::UnknownName {
+                        name: text.to_string(),
+                        known: &[$($text),+],
+                    }),
                 }
             }
         }
@@ -55,5 +58,10 @@ pub(crate) use string_enum;
 
 /// The error for a string that no variant of the enum has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown name `{0}`")]
-pub struct UnknownName(pub String);
+#[error("`{name}` is not a known value; known values are {}", known.join(", "))]
+pub struct UnknownName {
+    /// The string that was parsed.
+    pub name: String,
+    /// The strings of all variants.
+    pub known: &'static [&'static str],
+}

@@ -129,13 +129,13 @@ fn nearest(field: &str) -> Option<String> {
 #[non_exhaustive]
 pub enum RequestError {
     /// The text is empty or consists of white space.
-    #[error("the text is empty")]
+    #[error("the request is empty")]
     Empty,
     /// The text is not valid JSON.
-    #[error("the text is not valid JSON: {0}")]
+    #[error("the request is not valid JSON: {0}")]
     NotJson(String),
     /// The text is valid JSON, but not an object.
-    #[error("expected a JSON object, found {0}")]
+    #[error("the request must be a JSON object, and is {0}")]
     NotAnObject(&'static str),
     /// The object has a field that requests do not have.
     #[error("unknown field `{field}`; {}", match nearest {
@@ -331,12 +331,12 @@ mod tests {
     #[test]
     fn what_is_no_request_is_explained() {
         for (text, words) in [
-            ("", "the text is empty"),
-            (" \n", "the text is empty"),
-            ("{", "the text is not valid JSON"),
-            ("[]", "expected a JSON object, found an array"),
-            ("\"x\"", "expected a JSON object, found a string"),
-            ("5", "expected a JSON object, found a number"),
+            ("", "the request is empty"),
+            (" \n", "the request is empty"),
+            ("{", "the request is not valid JSON"),
+            ("[]", "the request must be a JSON object, and is an array"),
+            ("\"x\"", "the request must be a JSON object, and is a string"),
+            ("5", "the request must be a JSON object, and is a number"),
             ("{\"cd\": \"/\", \"promt\": \"x\"}", "unknown field `promt`; did you mean `prompt`?"),
             ("{\"cd\": \"/\", \"session\": \"x\"}", "unknown field `session`; did you mean `session_id`?"),
             ("{\"cd\": \"/\", \"colour_of_the_sky\": 1}", "unknown field `colour_of_the_sky`; schemas/"),

@@ -164,7 +164,7 @@ impl TaskReader<'_> {
 
     fn read(&mut self, value: Value, directory: &Path) -> Option<NewTask> {
         let Value::Object(mut fields) = value else {
-            self.problem(&format!("it must be an object, and is {}", type_name(&value)));
+            self.problem(&format!("a task must be a JSON object, and is {}", type_name(&value)));
             return None;
         };
         let before = self.problems.len();
@@ -393,7 +393,7 @@ mod tests {
             "task 3: `task_id` is missing",
             "task 3: `type` must be a string, and is a number",
             "task 3: `parameters` must be an object, and is an array",
-            "task 4: it must be an object, and is a number",
+            "task 4: a task must be a JSON object, and is a number",
             "task 5: `timeout` must be a number of seconds",
             "task 5: `priority` must be an integer from -1000 to 1000, and is \"high\"",
             "task 5: unknown field \"colour\"",

@@ -34,7 +34,7 @@ pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<P
 /// The rules that allow a command under a policy, as TOML.
 fn rules_as_toml(policy: &Policy, command: &str, reason: &str) -> Result<String, Failure> {
     let rules = rules_to_allow(policy, command, &context()).map_err(|error| {
-        Failure::usage(error.to_string(), format!("`guard why -- {command}` says how it is judged"))
+        Failure::usage(error.to_string(), format!("`guard why -- {command}` shows how guard judges it"))
     })?;
     let is_taken = |id: &str| policy.rules.iter().any(|rule| rule.id == id);
     let rules: Vec<String> = rules.iter().map(|rule| rule.to_toml(reason, is_taken)).collect();
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let Some(event) = event else { return Ok(Exit::Problem) };
     let Some(options) = event.data.get("allow_with").and_then(serde_json::Value::as_str) else {
         note(&format!(
-            "guard: no option or policy rule allows event {}: {}\n  hint: it is part of the sandbox itself",
+            "guard: no option or policy rule can allow event {}: {}\n  hint: the sandbox itself refused it",
             event.seq,
             terminal_text::replace(&event.message)
         ));
@@ -68,7 +68,7 @@ pub(super) fn run(args: &Allow, out: &mut dyn Write) -> Result<Exit, Failure> {
     let before = target.text()?;
     let edited = target.edited(&before, options)?;
     if edited == before {
-        writeln!(out, "{} allows it already", target.path.display())?;
+        writeln!(out, "{} already allows it", target.path.display())?;
         return Ok(Exit::Success);
     }
     target.check(&edited)?;
@@ -135,7 +135,10 @@ fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option
     }
     match distinct.len() {
         0 => {
-            note(&format!("guard: {} was refused nothing that an option or a rule could allow", run.id));
+            note(&format!(
+                "guard: in {}, guard refused nothing that an option or a rule could allow",
+                run.id
+            ));
             Ok(None)
         }
         1 => Ok(distinct.pop()),
@@ -146,7 +149,7 @@ fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option
             }
             out.flush()?;
             Err(Failure::usage(
-                format!("{} was refused several things", run.id),
+                format!("guard refused several things in {}", run.id),
                 format!("name one by its number: guard allow {} {}", run.id, distinct[0].seq),
             ))
         }
@@ -238,7 +241,7 @@ impl Target {
             }
             Err(error) => Err(Failure::usage(
                 format!("cannot read {}: {error}", self.path.display()),
-                "its owner and mode should let you read it",
+                "change its owner or mode so that you can read it",
             )),
         }
     }
@@ -279,7 +282,10 @@ impl Target {
             _ => Ok(text.to_string()),
         };
         edited.map_err(|error| {
-            Failure::usage(format!("{}: {error}", self.path.display()), "then `guard policy lint` it")
+            Failure::usage(
+                format!("{}: {error}", self.path.display()),
+                "then check it with `guard policy lint`",
+            )
         })
     }
 
@@ -345,7 +351,10 @@ fn changed_lines<'t>(before: &'t str, after: &'t str) -> Vec<(char, &'t str)> {
 /// Asks on the terminal whether to write the changed policy file.
 fn is_confirmed() -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
-        return Err(Failure::usage("there is no terminal to ask on", "--yes writes without asking"));
+        return Err(Failure::usage(
+            "guard cannot ask for confirmation without a terminal",
+            "--yes writes without asking",
+        ));
     }
     let _ = write!(io::stderr(), "write it? [y/N] ");
     let _ = io::stderr().flush();

@@ -27,7 +27,7 @@ pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
     let mut workspace = match Workspace::load(&folder) {
         Err(WorkspaceError::Busy(_)) if Run::read(&folder).state == RunState::Running => {
             return Err(Failure::usage(
-                format!("the run {} is still going", record.run_id),
+                format!("the run {} is still running", record.run_id),
                 format!(
                     "wait for its end: guard log {} --follow; `guard diff` shows its work",
                     record.run_id
@@ -118,7 +118,7 @@ fn write_findings(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
 fn is_confirmed() -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         note(
-            "guard: the run has findings that a person should look at, and there is no terminal to ask on\n  \
+            "guard: the run has findings that a person should review, and guard cannot ask for confirmation without a terminal\n  \
              hint: `guard diff` shows the work; --yes applies it without asking",
         );
         return Ok(false);
@@ -243,7 +243,8 @@ fn nothing(
     });
     if !args.json {
         let branch = terminal_text::escape(workspace.branch()).into_owned();
-        let why = if has_work { "your branch has all of it" } else { "the run left nothing new" };
+        let why =
+            if has_work { "your branch already contains all of it" } else { "the run left nothing new" };
         writeln!(out, "nothing to apply from {branch}: {why}")?;
         out.flush()?;
     }
@@ -287,7 +288,7 @@ fn refuse(
             listed(&paths)
         )),
         Refusal::Overlaps(paths) => note(&format!(
-            "guard: {branch} changes files of which you have changes or untracked versions: {}\n  nothing was changed\n  \
+            "guard: {branch} changes files that you have also changed, or that you have as untracked files: {}\n  nothing was changed\n  \
              hint: commit them, stash them (git stash -u), or move them away; then try again",
             listed(&paths)
         )),

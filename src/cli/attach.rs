@@ -49,7 +49,10 @@ fn follow(run: &Run, screen: &mut Option<Screen>, out: &mut dyn Write) -> Result
             Step::Bad(_) => continue,
             Step::End { .. } if is_gone => {
                 out.flush()?;
-                note(&format!("guard: {}: its guard was killed before the run ended", run.id));
+                note(&format!(
+                    "guard: {}: the guard process of this run was killed before the run ended",
+                    run.id
+                ));
                 return Ok(Exit::OwnFailure);
             }
             Step::End { .. } => {

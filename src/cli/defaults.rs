@@ -58,7 +58,7 @@ impl Project {
         let bad = |problem: String| {
             Failure::usage(
                 format!("{PROJECT_CONFIG} of {}: {problem}", directory.display()),
-                "correct it and commit it; `guard config show` tells what is read",
+                "correct it and commit it; `guard config show` shows what guard reads",
             )
         };
         // This fails for a file and for a directory that the user may not enter: the run itself reports those.
@@ -71,7 +71,8 @@ impl Project {
         let files = files.map_err(|error| bad(error.to_string()))?;
         let Some(files) = files else { return Ok(None) };
         let mut texts = files.into_iter().map(|file| file.map(String::from_utf8).transpose());
-        let mut next = || texts.next().unwrap_or(Ok(None)).map_err(|_| bad("it is not UTF-8".to_string()));
+        let mut next =
+            || texts.next().unwrap_or(Ok(None)).map_err(|_| bad("the text is not UTF-8".to_string()));
         let (config_text, policy_text) = (next()?, next()?);
         if config_text.is_none() && policy_text.is_none() {
             return Ok(None);
@@ -333,7 +334,7 @@ impl Confirmed {
             Err(error) => {
                 return Err(Failure::usage(
                     format!("cannot read {}: {error}", path.display()),
-                    "its owner and mode should let you read it",
+                    "change its owner or mode so that you can read it",
                 ));
             }
         };

@@ -134,9 +134,9 @@ fn request(args: &Exec) -> Result<ExecRequest, BadRequest> {
     let bad = |problem: String| (format!("the request in {name} is invalid: {problem}"), FORMAT_HINT);
     read.map_err(|error| bad(error.to_string()))?;
     if bytes.len() as u64 > LARGEST {
-        return Err(bad(format!("it is larger than {} MiB", LARGEST >> 20)));
+        return Err(bad(format!("the request is larger than {} MiB", LARGEST >> 20)));
     }
-    let text = String::from_utf8(bytes).map_err(|_| bad("it is not UTF-8".to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| bad("the text is not UTF-8".to_string()))?;
     ExecRequest::from_json(&text).map_err(|error| bad(error.to_string()))
 }
 

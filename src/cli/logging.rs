@@ -105,7 +105,7 @@ fn parse(filter: &OsStr) -> Result<Targets, Failure> {
             hint,
         )
     };
-    let text = filter.to_str().ok_or_else(|| bad("it is not UTF-8"))?;
+    let text = filter.to_str().ok_or_else(|| bad("the text is not UTF-8"))?;
     text.parse().map_err(|error: tracing_subscriber::filter::ParseError| bad(&error.to_string()))
 }
 
@@ -122,12 +122,12 @@ fn open(path: &Path) -> Result<File, Failure> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path);
     let file = file.map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => bad("it is a symbolic link"),
+        Some(libc::ELOOP) => bad("the path is a symbolic link"),
         _ => bad(&error.to_string()),
     })?;
     match file.metadata() {
         Ok(found) if found.is_file() => Ok(file),
-        _ => Err(bad("it is not a regular file")),
+        _ => Err(bad("the path is not a regular file")),
     }
 }
 

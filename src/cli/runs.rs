@@ -160,7 +160,7 @@ fn list(runs: &[Run], store: &Store, is_filtered: bool, out: &mut dyn Write) -> 
     let sizes: HashMap<&str, u64> =
         ids.iter().map(|id| (id.as_str(), disk_use(&store.folder().join(id)))).collect();
     if runs.is_empty() {
-        writeln!(out, "none of the runs is like that")?;
+        writeln!(out, "no run matches these options")?;
     } else {
         write_table(runs, &ids, &sizes, out)?;
     }

@@ -38,7 +38,7 @@ Examples:
   guard apply @ --uncommitted --keep
 
 RUN is a run's id, a unique beginning or end of an id, the run's branch, or @ for the newest run here.
-guard changes nothing if the run is still going, if the merge would conflict, or if you have changes at the same paths. It runs no git
+guard changes nothing if the run is still running, if the merge would conflict, or if you have changes at the same paths. It runs no git
 hooks, because hooks may run what the agent wrote. What it removes stays under refs/guard/ (`guard restore`).
 Exit codes: 0 applied, or nothing to apply, 1 a conflict, changes of yours in the way, or not confirmed, 2 bad usage.";
 

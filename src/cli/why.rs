@@ -82,7 +82,7 @@ pub(super) fn run(args: &Why, out: &mut dyn Write) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     if explained.is_empty() {
-        writeln!(out, "{} was refused nothing", run.id)?;
+        writeln!(out, "guard refused nothing in {}", run.id)?;
     }
     for explanation in explained.iter().take(MOST_EXPLAINED) {
         print(explanation, out)?;
@@ -163,7 +163,7 @@ fn explain_command(command: &[OsString], policy: Option<&str>) -> Result<Explana
         event: None,
         decision: match verdict.action() {
             Action::Allow => "allowed",
-            Action::Ask => "asks a person",
+            Action::Ask => "asks the user",
             Action::Deny => "denied",
         },
         what: verdict.shown_part().into_owned(),
@@ -254,7 +254,7 @@ fn print(explanation: &Explanation, out: &mut dyn Write) -> io::Result<()> {
     }
     match &explanation.allow_with {
         Some(options) => writeln!(out, "  allow:   guard run {}", terminal_text::replace(options))?,
-        None => writeln!(out, "  allow:   nothing does; it is part of the sandbox itself")?,
+        None => writeln!(out, "  allow:   no option or rule can; the sandbox itself refuses it")?,
     }
     if let Some(rule) = &explanation.policy_rule {
         writeln!(out, "  or by a policy that extends this one:")?;

@@ -21,16 +21,16 @@ const LONGEST_OPTION: usize = 400;
 #[non_exhaustive]
 pub enum CannotAllow {
     /// The policy allows the command already.
-    #[error("`{0}` is already allowed by the policy `{1}`")]
+    #[error("the policy `{1}` already allows `{0}`")]
     Already(String, String),
     /// The command cannot be analysed; the second field says why.
-    #[error("`{0}` cannot be understood: {1}")]
+    #[error("guard cannot analyse the command `{0}`: {1}")]
     NotUnderstood(String, String),
     /// The command writes to a place where the run may not write.
     #[error("`{0}` writes outside the run's directories; allow that with --write PATH")]
     Outside(String),
     /// The command is denied by something that no policy rule can lift; the second field names it.
-    #[error("`{0}` is denied by `{1}`, which no policy rule can lift")]
+    #[error("`{1}` denies `{0}`, and no policy rule can change that")]
     Fixed(String, String),
 }
 

@@ -35,7 +35,7 @@ pub(super) enum ApiError {
     /// The service cannot be reached.
     #[error("{0}")]
     Unreachable(String),
-    #[error("the token has invalid characters")]
+    #[error("the GitHub token contains characters that are not allowed in an HTTP header")]
     InvalidToken,
     /// The service sent a response that guard does not expect. Holds the text of [`Api::explain`].
     #[error("{0}")]

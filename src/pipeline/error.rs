@@ -16,7 +16,7 @@ pub enum PipelineError {
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
     /// A file cannot be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read or write {}: {source}", path.display())]
     Io {
         /// The file that cannot be read or written.
         path: PathBuf,
@@ -41,6 +41,6 @@ pub enum PipelineError {
     #[error("{0}")]
     Strange(String),
     /// A signal interrupted the task.
-    #[error("interrupted")]
+    #[error("a signal interrupted the task")]
     Interrupted,
 }

@@ -216,7 +216,7 @@ pub enum ConfigProblem {
     #[error("{0}")]
     Unreadable(String),
     /// The path is not a regular file, or the file is too large.
-    #[error("it is not a regular file, or it is larger than 1 MiB")]
+    #[error("the file is not a regular file, or is larger than 1 MiB")]
     NoPlainFile,
     /// The text is not valid TOML, or has unknown keys.
     #[error("{0}")]
@@ -236,7 +236,7 @@ pub enum ConfigProblem {
     #[error("[gateway.{0}]: key_command is empty; give a list of arguments: [\"pass\", \"show\", \"key\"]")]
     EmptyCommand(String),
     /// A project's configuration names a policy file other than the project's own `.guard/policy.toml`.
-    #[error("policy = {0:?}: a project names a built-in policy, or `.guard/policy.toml`")]
+    #[error("policy = {0:?}: a project can only name a built-in policy or its own `.guard/policy.toml`")]
     ProjectPolicy(String),
     /// A price of a model is negative or not a number. Contains the model's name.
     #[error("[prices.\"{0}\"]: a price must be a number that is not negative")]

@@ -81,7 +81,7 @@ pub enum HostEntryError {
     #[error("expected a host, not a URL; write `example.org:443`")]
     Url,
     /// An IPv6 address lacks its closing bracket.
-    #[error("the closing `]` is missing")]
+    #[error("the closing `]` of the IPv6 address is missing")]
     Bracket,
     /// The path is relative or ambiguous, so that a server could resolve it elsewhere.
     #[error("the path must begin with `/` and must not contain `..`, `//` or percent-escapes such as `%2e`")]

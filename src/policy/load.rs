@@ -216,7 +216,7 @@ fn read_file(path: &Path) -> Result<Source, PolicyError> {
     let unreadable = |problem: String| PolicyError::Unreadable { path: path.to_path_buf(), problem };
     let metadata = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
     if !metadata.is_file() {
-        return Err(unreadable("it is not a regular file".to_string()));
+        return Err(unreadable("the path is not a regular file".to_string()));
     }
     if metadata.len() > LARGEST_FILE as u64 {
         return Err(unreadable(format!("it is larger than {LARGEST_FILE} bytes")));

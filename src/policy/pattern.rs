@@ -47,10 +47,10 @@ const MOST_BRACES: usize = 4;
 #[non_exhaustive]
 pub enum PatternError {
     /// The pattern is too long.
-    #[error("it is longer than {LONGEST_PATTERN} bytes")]
+    #[error("the pattern is longer than {LONGEST_PATTERN} bytes")]
     TooLong,
     /// The pattern has too many `{…}` groups.
-    #[error("it has more than {MOST_BRACES} groups of alternatives")]
+    #[error("the pattern has more than {MOST_BRACES} groups of alternatives")]
     TooManyAlternatives,
     /// A `[` lacks its `]`.
     #[error("a `[` is not closed; for the character itself write `[[]`")]
@@ -59,10 +59,10 @@ pub enum PatternError {
     #[error("{0}")]
     Glob(globset::ErrorKind),
     /// A path pattern is relative.
-    #[error("it must begin with `/`, `~` or `**/`; for a relative path write `**/NAME`")]
+    #[error("a path pattern must begin with `/`, `~` or `**/`; for a relative path write `**/NAME`")]
     Relative,
     /// A path pattern has a component that no normalized path has.
-    #[error("a path pattern has no empty, `.` or `..` components")]
+    #[error("a path pattern must not have empty, `.` or `..` components")]
     Component,
 }
 

@@ -24,7 +24,7 @@ const COMMON_ERRORS: [(&str, &str); 5] = [
     ("401", "The token is missing or wrong."),
     ("403", "The request is not meant for this server, or comes from a web page."),
     ("500", "The server has a fault, or the queue contains something that it cannot read."),
-    ("503", "The queue cannot be used now, or the server does as much as it may at once. Try again."),
+    ("503", "The queue cannot be used now, or the server has reached one of its limits. Try again."),
 ];
 
 #[derive(OpenApi)]

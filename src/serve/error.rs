@@ -70,7 +70,7 @@ impl ApiError {
     pub(super) fn method_not_allowed() -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "this path does not know the method; the Allow header lists those it knows",
+            "this path does not support the method; the Allow header lists those it supports",
         )
     }
 

@@ -404,7 +404,7 @@ pub(super) async fn retry_failed(
         ("id" = String, Path, description = "The `response_id` of the submission."),
         (
             "Last-Event-ID" = Option<String>, Header, pattern = "^[0-9]{1,18}(-end)?$",
-            description = "Only events behind the one with this id."
+            description = "Only events after the one with this id."
         ),
     ),
     responses(
@@ -549,7 +549,7 @@ async fn has_ended(shared: &Shared, id: &str, task: Option<&str>) -> Result<bool
 fn waiting_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, ApiError> {
     shared.waiting.clone().try_acquire_owned().map_err(|_| {
         ApiError::overloaded(
-            "as many requests as allowed wait or stream already; try again, or poll without `wait`",
+            "the maximum number of waiting and streaming requests is reached; try again, or poll without `wait`",
         )
     })
 }

@@ -35,10 +35,10 @@ pub enum OpenError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The path leads to a directory, pipe, socket or device, which could block or never end.
-    #[error("it is not a regular file")]
+    #[error("the path is not a regular file")]
     NotRegular,
     /// The file has more bytes than the caller accepts.
-    #[error("it has {size} bytes, the limit is {most}")]
+    #[error("the file has {size} bytes, and the limit is {most}")]
     TooLarge {
         /// The size of the file in bytes.
         size: u64,

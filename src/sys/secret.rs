@@ -36,16 +36,16 @@ pub enum SecretError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The command that should print the secret was started without a pipe for its output.
-    #[error("the output of the command cannot be read")]
+    #[error("guard cannot read the output of the command that prints the secret")]
     NoOutput,
     /// The command that should print the secret did not end within this time.
-    #[error("the command did not end within {} seconds", .0.as_secs())]
+    #[error("the command that prints the secret did not end within {} seconds", .0.as_secs())]
     TimedOut(Duration),
     /// The command ended, but another process still holds its output open.
-    #[error("the command ended, but another process keeps its output open")]
+    #[error("the command that prints the secret ended, but another process keeps its output open")]
     EndlessOutput,
     /// The command that should print the secret failed.
-    #[error("the command ended with {0}")]
+    #[error("the command that prints the secret failed with {0}")]
     Failed(ExitStatus),
 }
 

@@ -32,7 +32,7 @@ const DELETING_PREFIX: &str = ".leaving-";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateDirError {
     /// Neither `XDG_STATE_HOME` nor `HOME` is an absolute path.
-    #[error("neither XDG_STATE_HOME nor HOME is an absolute path")]
+    #[error("guard cannot find its state directory: neither XDG_STATE_HOME nor HOME is an absolute path")]
     NoHome,
 }
 

@@ -60,7 +60,7 @@ pub enum Problem {
         expected: String,
     },
     /// The line has the wrong sequence number.
-    #[error("the sequence number is {found}, expected {expected}")]
+    #[error("the sequence number of the line is {found}, but must be {expected}")]
     Number {
         /// The sequence number in this line.
         found: u64,

@@ -97,13 +97,13 @@ fn what_cannot_be_a_request_is_told() {
     let large = format!("{{\"cd\": \"{cd}\", \"prompt\": \"{}\"}}", "x".repeat(20 << 20));
     let unknown = format!("{{\"cd\": \"{cd}\", \"promt\": \"x\"}}");
     let cases: [(&[u8], &str); 9] = [
-        (b"", "the text is empty"),
-        (b"  \n", "the text is empty"),
-        (b"hello", "the text is not valid JSON"),
-        (b"{\"prompt\": \"x\"", "the text is not valid JSON"),
-        (b"[{\"prompt\": \"x\"}]", "expected a JSON object, found an array"),
-        (b"{\"prompt\": \"\xff\xfe\"}", "it is not UTF-8"),
-        (large.as_bytes(), "it is larger than 16 MiB"),
+        (b"", "the request is empty"),
+        (b"  \n", "the request is empty"),
+        (b"hello", "the request is not valid JSON"),
+        (b"{\"prompt\": \"x\"", "the request is not valid JSON"),
+        (b"[{\"prompt\": \"x\"}]", "the request must be a JSON object, and is an array"),
+        (b"{\"prompt\": \"\xff\xfe\"}", "the text is not UTF-8"),
+        (large.as_bytes(), "the request is larger than 16 MiB"),
         (unknown.as_bytes(), "unknown field `promt`; did you mean `prompt`?"),
         (b"{\"prompt\": \"x\"}", "missing field `cd`"),
     ];

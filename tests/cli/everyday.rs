@@ -103,5 +103,5 @@ fn a_repository_is_set_up() {
     user.types(
         "printf '[run]\\npolicy = \"../../evil.toml\"\\n' > .guard/config.toml && git commit -qam bad",
     );
-    user.sees("guard run -- true", &["a project names a built-in policy"]);
+    user.sees("guard run -- true", &["a project can only name a built-in policy"]);
 }

@@ -122,8 +122,8 @@ fn a_log_that_cannot_be_written_or_read_is_a_mistake_of_usage() {
     for (options, variable, told) in [
         (vec![], "guard=loud", "GUARD_LOG=guard=loud"),
         (vec!["--log-file", "/nonexistent/guard.log"], "info", "cannot log to /nonexistent/guard.log"),
-        (vec!["--log-file", "link"], "info", "cannot log to link: it is a symbolic link"),
-        (vec!["--log-file", "/dev/null"], "info", "it is not a regular file"),
+        (vec!["--log-file", "link"], "info", "cannot log to link: the path is a symbolic link"),
+        (vec!["--log-file", "/dev/null"], "info", "the path is not a regular file"),
     ] {
         let mut guard = environment.command(guard_program());
         guard.current_dir(environment.temporary_directory());

@@ -148,7 +148,7 @@ fn a_killed_run_is_told_apart() {
     let user = UserShell::new("runs-killed");
     user.types("guard run --detach --name x -- bash -c 'echo out; sleep 600' 2> /dev/null");
     user.types("kill -9 $(guard ps --json | jq .[0].pid)");
-    user.sees("guard attach x; echo $?", &["out", "its guard was killed", "125"]);
+    user.sees("guard attach x; echo $?", &["out", "the guard process of this run was killed", "125"]);
     user.sees("guard runs", &["cut off"]);
     user.sees("guard stop x", &["had already ended, cut off"]);
     user.sees("guard worktree clean --dry-run", &["would be removed: task/x"]);

@@ -185,7 +185,7 @@ fn one_commit_or_none() {
     user.sees_with_code(
         "guard apply --squash",
         0,
-        &["nothing to apply from task/c: your branch has all of it", "removed: "],
+        &["nothing to apply from task/c: your branch already contains all of it", "removed: "],
     );
     user.sees_with_code("guard apply -m ''", 2, &["a value is required"]);
     user.sees_with_code("guard apply --squash --uncommitted", 2, &["cannot be used with"]);
@@ -201,7 +201,7 @@ fn a_kept_worktree_is_clean_after_a_merge() {
     user.sees_with_code(
         "guard apply --dry-run",
         0,
-        &["nothing to apply from task/a: your branch has all of it"],
+        &["nothing to apply from task/a: your branch already contains all of it"],
     );
     user.sees_with_code("guard apply", 0, &["nothing to apply", "removed: worktree and branch"]);
 }
@@ -227,7 +227,7 @@ fn nothing_changes_when_something_is_in_the_way() {
         user.types(undo);
     };
     // Changes of the user, to a file that is tracked, untracked or ignored, and a file in place of a directory.
-    let own = "you have changes or untracked versions: ";
+    let own = "that you have as untracked files: ";
     refused(
         "echo mine >> README.md",
         "guard apply",
@@ -288,7 +288,7 @@ fn a_run_that_is_going_on_is_left_alone() {
          until test -e \"$(guard worktree path task/slow 2> /dev/null)\"/c; do sleep 0.1; done
          guard diff; guard apply; echo code $?; touch \"$(guard worktree path task/slow)\"/go; wait; guard apply",
         0,
-        &["task/slow: 0 commits, 1 path not committed", "b/c", "the run is still in progress", "is still going\n  hint:", "code 2", "applied task/slow"],
+        &["task/slow: 0 commits, 1 path not committed", "b/c", "the run is still in progress", "is still running\n  hint:", "code 2", "applied task/slow"],
     );
 }
 

@@ -455,7 +455,7 @@ fn settings_that_cannot_be_followed() {
                 "[gateway.gemini]\nkey_command = [\"false\"]",
                 &[],
                 125,
-                "the command ended with exit status: 1",
+                "the command that prints the secret failed with exit status: 1",
             ),
             ("[gateway.gemini]\nkey_command = [\"true\"]", &[], 125, "the secret is empty"),
             ("", &[key_variable, plain_url], 125, "without TLS others on the network could read the key"),

@@ -641,9 +641,9 @@ fn a_named_report_must_be_below_the_directory() {
         assert_eq!(refused.to_string(), text);
     }
     for (report, problem) in [
-        ("pipe", "it is not a regular file"),
-        ("reports", "it is not a regular file"),
-        ("large", "it has 67108865 bytes, the limit is 67108864"),
+        ("pipe", "the path is not a regular file"),
+        ("reports", "the path is not a regular file"),
+        ("large", "the file has 67108865 bytes, and the limit is 67108864"),
         ("gone/lcov.info", "No such file or directory (os error 2)"),
         ("notes.txt/lcov.info", "Not a directory (os error 20)"),
     ] {

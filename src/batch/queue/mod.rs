@@ -52,7 +52,7 @@ pub enum QueueError {
         message: String,
     },
     /// A stored value cannot be parsed.
-    #[error("the queue contains a value that cannot be parsed: {0}")]
+    #[error("the task queue contains a value that guard cannot parse: {0}")]
     Strange(String),
     /// A task has a value that no store can hold.
     #[error("cannot store the task {task:?}: {reason}")]

@@ -39,7 +39,7 @@ create table if not exists decision (
 #[non_exhaustive]
 pub enum StoreError {
     /// The journal's file or its directory cannot be created or opened.
-    #[error("cannot open {}: {source}", path.display())]
+    #[error("cannot open the task journal {}: {source}", path.display())]
     Io {
         /// The journal's file.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     /// A stored value cannot be parsed. Holds a description of the problem.
-    #[error("the journal contains a value that cannot be parsed: {0}")]
+    #[error("the task journal contains a value that guard cannot parse: {0}")]
     Strange(String),
 }
 

@@ -97,7 +97,7 @@ fn from_file(path: &Path) -> Result<(Source, Option<PathBuf>), WorkflowError> {
 fn read_text(path: &Path) -> Result<String, String> {
     let found = path.metadata().map_err(|error| error.to_string())?;
     if !found.is_file() {
-        return Err("it is not a regular file".to_string());
+        return Err("the path is not a regular file".to_string());
     }
     if found.len() > LARGEST as u64 {
         return Err(format!("it has more than {LARGEST} bytes"));

@@ -33,10 +33,10 @@ const MAX_DEPTH: usize = 32;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RefError {
     /// The ref does not exist.
-    #[error("it no longer exists in the quarantine")]
+    #[error("the ref no longer exists in the quarantine repository")]
     Missing,
     /// The ref names another ref (this one) instead of an object.
-    #[error("it is now a symbolic ref to {0:?}, which guard does not follow")]
+    #[error("the ref is now a symbolic ref to {0:?}, which guard does not follow")]
     Symbolic(String),
     /// The ref's file, a directory above it, or `packed-refs` has an unexpected file type.
     #[error("{} is {found}", path.display())]
