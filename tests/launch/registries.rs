@@ -191,14 +191,17 @@ fn bad_files_are_notes_without_secrets() {
     let fixture = RegistryFixture::new();
     std::fs::create_dir_all(fixture.0.0.join("home/.npmrc")).unwrap();
     let folder = fixture.of(Tool::Npm, &[]);
-    assert!(folder.notes[0].contains("not a file"), "{folder:?}");
+    assert!(folder.notes[0].contains("not a regular file"), "{folder:?}");
     let fixture = RegistryFixture::new().with("home/.npmrc", &"#".repeat(2 << 20));
     let long = fixture.of(Tool::Npm, &[]);
-    assert!(long.notes[0].contains("too long"), "{long:?}");
+    assert!(long.notes[0].contains("too large"), "{long:?}");
     let fixture = RegistryFixture::new();
     std::fs::write(fixture.0.0.join("etc/pip.conf"), b"[global]\nindex-url = \xff").unwrap();
     let binary = fixture.of(Tool::Pip, &[]);
-    assert!(binary.notes[0].contains("pip.conf is not read"), "{binary:?}");
+    assert!(
+        binary.notes[0].contains("guard does not read") && binary.notes[0].contains("pip.conf: "),
+        "{binary:?}"
+    );
     for found in [broken, odd, folder, long, binary] {
         assert!(found.entries.is_empty());
         assert!(!format!("{found:?}").contains("secret"), "{found:?}");

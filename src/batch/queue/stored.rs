@@ -13,7 +13,7 @@ pub(super) fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
-/// What identifies the work of a task: its type, parameters and options.
+/// Returns what identifies the work of a task: its type, parameters and options.
 pub(super) fn digest<'t>(tasks: impl Iterator<Item = &'t NewTask>) -> String {
     let mut hash = Sha256::new();
     for task in tasks {
@@ -24,7 +24,7 @@ pub(super) fn digest<'t>(tasks: impl Iterator<Item = &'t NewTask>) -> String {
     crate::hex::encode(hash.finalize())
 }
 
-/// The texts of the parameters and the options of a task. JSON escapes U+0000, which PostgreSQL cannot store.
+/// Returns the texts of the parameters and the options of a task. JSON escapes U+0000, which PostgreSQL cannot store.
 pub(super) fn payload(task: &NewTask) -> Result<(String, String), QueueError> {
     let unstorable = |error: serde_json::Error| QueueError::Unstorable {
         task: task.task_id.clone(),
@@ -36,7 +36,7 @@ pub(super) fn payload(task: &NewTask) -> Result<(String, String), QueueError> {
     Ok((parameters, options))
 }
 
-/// Reads what [`payload`] wrote. The failure is for the task alone: it must not keep the others in the queue.
+/// Parses what [`payload`] wrote. A failure concerns only this task, so that it does not block the others in the queue.
 pub(super) fn parse_payload(
     parameters: &str,
     options: &str,
@@ -58,8 +58,7 @@ pub(super) fn dependency_failed() -> TaskFailure {
 
 pub(super) fn worker_lost(takeovers: i64) -> TaskFailure {
     let times = takeovers + 1;
-    let message =
-        format!("the workers that held the task died {times} times; the task may be what kills them");
+    let message = format!("the worker of the task died {times} times; the task itself may be the cause");
     TaskFailure::permanent(TaskKind::WorkerLost, message)
 }
 

@@ -38,12 +38,12 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// The tool with this name, if guard knows it.
+    /// Returns the tool with this name, if guard knows it.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Cargo, Self::Npm, Self::Pip, Self::Apt].into_iter().find(|tool| tool.name() == name)
     }
 
-    /// The tool's name on the command line.
+    /// Returns the tool's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cargo => "cargo",
@@ -97,8 +97,8 @@ pub fn find_registries_with(
     search.found
 }
 
-/// The real path of the git worktree that contains a directory. If there is none, or if the worktree contains the
-/// user's home, the real path of the directory itself. `None` if that contains the home as well.
+/// Returns the real path of the git worktree that contains a directory. If there is none, or if the worktree contains
+/// the user's home, the real path of the directory itself. `None` if that contains the home as well.
 fn worktree_of(directory: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let directory = directory.canonicalize().ok()?;
     let tree = directory.ancestors().find(|above| above.join(".git").exists()).unwrap_or(&directory);
@@ -119,52 +119,53 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The value of an environment variable, unless it is empty.
+    /// Returns the value of an environment variable, unless it is empty.
     fn variable(&self, name: &str) -> Option<&OsStr> {
         let named = self.environment.iter().rev().find(|(key, _)| key == name);
         named.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
-    /// The value of an environment variable, if it is an absolute path.
+    /// Returns the value of an environment variable, if it is an absolute path.
     fn directory(&self, name: &str) -> Option<PathBuf> {
         self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
 
-    /// The directory that an environment variable names or, if it is not set, the default directory below the home.
+    /// Returns the directory that an environment variable names or, if it is not set, the default directory below the
+    /// home.
     fn base(&self, variable: &str, default: &str) -> Option<PathBuf> {
         self.directory(variable).or_else(|| Some(self.home?.join(default)))
     }
 
-    /// Whether an agent may have written this path: whether it is in the worktree.
+    /// Returns true if an agent may have written this path, because the path is in the worktree.
     fn is_agent_writable(&self, path: &Path) -> bool {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         self.worktree.as_ref().is_some_and(|worktree| real.starts_with(worktree))
     }
 
-    /// The text of a settings file. `None` if the file does not exist. Adds a note and returns `None` if guard may not
-    /// or cannot read the file.
+    /// Returns the text of a settings file. `None` if the file does not exist. Adds a note and returns `None` if guard
+    /// may not or cannot read the file.
     fn text(&mut self, path: &Path) -> Option<String> {
         if self.is_agent_writable(path) {
             if path.exists() {
-                self.note(&format!("{} is not read: an agent may have written it", path.display()));
+                self.note(&format!("guard does not read {}: an agent may have written it", path.display()));
             }
             return None;
         }
         let read = || {
             // Opening a named pipe would block.
             if !std::fs::metadata(path)?.is_file() {
-                return Err(std::io::Error::other("it is not a file"));
+                return Err(std::io::Error::other("the path is not a regular file"));
             }
             let mut text = String::new();
             std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
             let is_too_long = text.len() as u64 > MAX_FILE_BYTES;
-            if is_too_long { Err(std::io::Error::other("it is too long")) } else { Ok(text) }
+            if is_too_long { Err(std::io::Error::other("the file is too large")) } else { Ok(text) }
         };
         match read() {
             Ok(text) => Some(text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => {
-                self.note(&format!("{} is not read: {error}", path.display()));
+                self.note(&format!("guard does not read {}: {error}", path.display()));
                 None
             }
         }
