@@ -90,7 +90,7 @@ pub(crate) enum BatchAction {
         /// At most N results; `next_after` of the response is the value for --after
         #[arg(long, value_name = "N", conflicts_with_all = ["task", "summary"])]
         limit: Option<usize>,
-        /// Only results behind this position
+        /// Only results after this position
         #[arg(long, value_name = "POSITION", requires = "limit", default_value_t = -1, allow_negative_numbers = true)]
         after: i64,
     },

@@ -84,7 +84,7 @@ pub(super) struct Poll {
     #[serde(default)]
     #[schemars(range(max = 1000), with = "u64")]
     limit: Option<usize>,
-    /// Only results behind this position: the `next_after` of the answer before.
+    /// Only results after this position: the `next_after` of the previous answer.
     #[serde(default)]
     #[schemars(with = "i64")]
     after: Option<i64>,
@@ -263,7 +263,7 @@ pub(super) fn cancel(access: &BatchAccess, given: JsonObject) -> BatchAnswer {
     cancel().into()
 }
 
-/// Whether a batch, or the named task of it, has ended, and the result of that task.
+/// Returns whether a batch, or the named task of it, has ended, and the result of that task.
 fn look(queue: &mut dyn Queue, id: &str, task: Option<&str>) -> Result<(bool, Option<TaskResult>), Failure> {
     let batch = queue.batch(id)?;
     let batch = batch.ok_or_else(|| format!("the parameter `response_id`: there is no batch {id:?}"))?;
@@ -273,7 +273,7 @@ fn look(queue: &mut dyn Queue, id: &str, task: Option<&str>) -> Result<(bool, Op
     Ok((row.state.is_terminal(), Some(TaskResult::from(row))))
 }
 
-/// The status of a batch and a page of its results, fewer if they are large.
+/// Returns the status of a batch and a page of its results, fewer if they are large.
 fn answer(queue: &mut dyn Queue, id: &str, page: Page) -> Result<BatchAnswer, Failure> {
     let summary = respond(queue, id, Page::SUMMARY)?;
     let mut response =

@@ -143,7 +143,7 @@ impl Calls {
         });
     }
 
-    /// The latest progress message of a running call, and how long the call has run.
+    /// Returns the latest progress message of a running call, and how long the call has run.
     pub(super) fn progress(&self, id: &str) -> Option<(String, Duration)> {
         self.with(|table| {
             table.running.get(id).map(|running| (running.message.clone(), running.since.elapsed()))

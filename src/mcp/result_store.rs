@@ -85,7 +85,7 @@ impl ResultStore {
         self.directory.join(format!("{id}.json"))
     }
 
-    /// The files of all stored calls, oldest first: call ids sort by creation time.
+    /// Returns the files of all stored calls, oldest first: call ids sort by creation time.
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
         let mut files: Vec<PathBuf> =

@@ -76,9 +76,9 @@ impl ServerHandler for Server {
         info
     }
 
-    /// The protocol versions that the server offers. Over HTTP, the newest version can cancel a request only by closing
-    /// the connection, and offers no way to reconnect. The server does not offer it there, because a lost connection
-    /// must not cancel a call.
+    /// Returns the protocol versions that the server offers. Over HTTP, the newest version can cancel a request only by
+    /// closing the connection, and offers no way to reconnect. The server does not offer it there, because a lost
+    /// connection must not cancel a call.
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Borrowed(if self.ends_with_client {
             ProtocolVersion::KNOWN_VERSIONS

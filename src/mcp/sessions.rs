@@ -47,7 +47,8 @@ impl Sessions {
         work(&mut self.used.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether another session can be opened. Closes the session that has been idle longest if that is necessary.
+    /// Returns true if another session can be opened. Closes the session that has been idle longest if that is
+    /// necessary.
     pub(super) async fn make_room(&self) -> bool {
         let open: Vec<Arc<str>> = self.manager.sessions.read().await.keys().cloned().collect();
         self.with(|used| used.retain(|id, _| open.iter().any(|open| **open == **id)));

@@ -123,7 +123,7 @@ impl Gemini {
         Ok(())
     }
 
-    /// The working directory as the client named it, not resolved yet.
+    /// Returns the working directory as the client named it, not resolved yet.
     pub(super) fn cd(&self) -> &str {
         &self.cd
     }
@@ -163,7 +163,7 @@ pub(super) struct Answer {
     all_messages_cut: bool,
 }
 
-/// The tool's result for a call that was started and has ended.
+/// Returns the tool's result for a call that was started and has ended.
 pub(super) fn answer(id: &str, result: ExecResult) -> Value {
     let answer = Answer { result, call_id: Some(id.to_string()), all_messages_cut: false };
     serde_json::to_value(answer).unwrap_or_default()
@@ -183,7 +183,7 @@ impl Limits {
     }
 }
 
-/// The tool's result if no call was started, or if a call ended without a result.
+/// Returns the tool's result if no call was started, or if a call ended without a result.
 pub(super) fn refused(kind: ErrorKind, problem: &str, limits: Limits) -> Value {
     let detail = ErrorDetail {
         message: problem.to_string(),

@@ -26,7 +26,7 @@ pub struct Config {
     /// Agents by name: `claude`, `codex`, `gemini`.
     #[serde(default)]
     pub agent: BTreeMap<String, AgentConfig>,
-    /// What `guard run` uses where its command line says nothing.
+    /// The defaults of `guard run`, for options that its command line does not give.
     #[serde(default)]
     pub run: RunDefaults,
     /// How long guard keeps the records of runs. Without it, only `guard runs prune` deletes them.
@@ -134,7 +134,7 @@ impl JsonSchema for TimeLimit {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProjectConfig {
-    /// What `guard run` uses in this repository where its command line says nothing.
+    /// The defaults of `guard run` in this repository, for options that its command line does not give.
     pub run: RunDefaults,
 }
 
@@ -244,7 +244,7 @@ pub enum ConfigProblem {
 }
 
 impl Config {
-    /// The path of the configuration file, from `XDG_CONFIG_HOME` or `HOME`.
+    /// Returns the path of the configuration file, from `XDG_CONFIG_HOME` or `HOME`.
     pub fn place() -> Option<PathBuf> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let base = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
@@ -295,12 +295,12 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether runs of this agent get a copy of the user's login.
+    /// Returns true if runs of this agent get a copy of the user's login.
     pub fn copies_login(&self, agent: &str) -> bool {
         self.agent.get(agent).is_some_and(|agent| agent.login == LoginUse::Copy)
     }
 
-    /// The price of a model: the entry with the longest name that the model's name begins with.
+    /// Returns the price of a model: the entry with the longest name that the model's name begins with.
     pub fn price(&self, model: &str) -> Option<Price> {
         let known = self.prices.iter().filter(|(name, _)| model.starts_with(name.as_str()));
         known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)

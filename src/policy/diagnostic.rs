@@ -76,7 +76,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// The line and column of the problem.
+    /// Returns the line and column of the problem.
     pub fn location(&self) -> Location {
         self.source.locate(self.span.start)
     }
@@ -104,7 +104,7 @@ impl Diagnostic {
     }
 }
 
-/// The nearest character boundary at or before an offset.
+/// Returns the nearest character boundary at or before an offset.
 fn floor(text: &str, offset: usize) -> usize {
     let offset = offset.min(text.len());
     (0..=offset).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)

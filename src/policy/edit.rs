@@ -24,7 +24,7 @@ pub enum EditError {
     },
 }
 
-/// The text of a new policy file that extends another.
+/// Returns the text of a new policy file that extends another.
 pub fn new_file(name: &str, extends: &str, description: &str) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_string());
     format!(

@@ -227,7 +227,7 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Whether an address lies in a network.
+/// Returns true if an address lies in a network.
 fn in_net(address: IpAddr, net: IpAddr, length: u8) -> bool {
     let (address, net, width) = match (address, net) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits()), u128::from(b.to_bits()), 32),
@@ -309,24 +309,24 @@ impl HostEntry {
         Ok(Self { text: text.to_string(), hosts, ports, methods, path, raw })
     }
 
-    /// Whether the entry matches this host and port, for any kind of access.
+    /// Returns true if the entry matches this host and port, for any kind of access.
     pub fn names(&self, host: &Host, port: u16) -> bool {
         self.ports.iter().any(|(from, to)| (*from..=*to).contains(&port)) && self.hosts.include(host)
     }
 
-    /// Whether the entry matches this host on any port.
+    /// Returns true if the entry matches this host on any port.
     pub fn names_host(&self, host: &Host) -> bool {
         self.hosts.include(host)
     }
 
-    /// Whether the entry names this special-purpose address deliberately. A wide, mostly public network that
+    /// Returns true if the entry names this special-purpose address deliberately. A wide, mostly public network that
     /// happens to include the address does not count.
     pub fn names_special(&self, address: IpAddr, port: u16) -> bool {
         let Hosts::Net(net, length) = &self.hosts else { return false };
         *length >= 8 && special_class(*net).is_some() && self.names(&Host::Address(unmap_ipv4(address)), port)
     }
 
-    /// Whether the entry matches this host and port for this kind of access.
+    /// Returns true if the entry matches this host and port for this kind of access.
     pub fn matches(&self, host: &Host, port: u16, access: HostAccess<'_>) -> bool {
         self.names(host, port)
             && match access {
@@ -339,17 +339,17 @@ impl HostEntry {
             }
     }
 
-    /// Whether the entry is limited to certain HTTP methods.
+    /// Returns true if the entry is limited to certain HTTP methods.
     pub fn limits_methods(&self) -> bool {
         !self.methods.is_empty()
     }
 
-    /// Whether a tunnel that this entry allows may carry any protocol.
+    /// Returns true if a tunnel that this entry allows may carry any protocol.
     pub fn is_raw(&self) -> bool {
         self.raw
     }
 
-    /// Whether this entry allows everything that another one allows.
+    /// Returns true if this entry allows everything that another one allows.
     pub fn covers(&self, other: &Self) -> bool {
         let in_one =
             |(from, to): &(u16, u16)| self.ports.iter().any(|(least, most)| least <= from && to <= most);
@@ -368,7 +368,7 @@ impl HostEntry {
     }
 }
 
-/// Whether a path lies below a prefix. A path with dot segments or suspicious escapes never does, because
+/// Returns true if a path lies below a prefix. A path with dot segments or suspicious escapes never does, because
 /// servers resolve them differently.
 fn is_below(path: &str, prefix: &str) -> bool {
     let lower = path.to_ascii_lowercase();

@@ -348,7 +348,7 @@ pub(super) static EXAMPLES: &[Field] = &[
     field("deny", Kind::Commands, "Commands that this policy must deny."),
 ];
 
-/// The known name that is most similar to the written one, for "did you mean" hints.
+/// Returns the known name that is most similar to the written one, for "did you mean" hints.
 pub(crate) fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let limit = written.chars().count() / 3 + 1;
     let distance = |name: &str| strsim::damerau_levenshtein(&written.to_lowercase(), name);

@@ -33,8 +33,8 @@ impl PolicyDirs {
         Self { user: base.map(|base| base.join("guard/policies")) }
     }
 
-    /// The names of the available policies, the user's own before the built-in ones. The flag is true for a built-in
-    /// policy.
+    /// Returns the names of the available policies, the user's own before the built-in ones. The flag is true for a
+    /// built-in policy.
     pub fn names(&self) -> Vec<(String, bool)> {
         let mut names: Vec<(String, bool)> = Vec::new();
         if let Some(Ok(entries)) = self.user.as_ref().map(std::fs::read_dir) {

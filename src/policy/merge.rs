@@ -245,7 +245,7 @@ impl Merger {
         }
     }
 
-    /// Whether a rule neither loosens nor tightens: an `allow`, or an `ask` where every default already denies.
+    /// Returns true if a rule neither loosens nor tightens: an `allow`, or an `ask` where every default already denies.
     fn changes_nothing(&self, rule: &FileRule) -> bool {
         let defaults = [&self.policy.default_action, &self.policy.git_default_action];
         match rule.action {

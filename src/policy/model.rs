@@ -21,7 +21,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The keyword used in policies.
+    /// Returns the keyword used in policies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -127,9 +127,9 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether the rule is limited to git in the task's repository, because it matches git verbs, options or
-    /// effects. Rules about programs, files and variables apply in every repository, and so does a rule that
-    /// names `git.other`.
+    /// Returns true if the rule is limited to git in the task's repository, because it matches git verbs, options or
+    /// effects. Rules about programs, files and variables apply in every repository, and so does a rule that names
+    /// `git.other`.
     pub fn is_about_the_task(&self) -> bool {
         let when = &self.when;
         let names_other = when.effects.is_some_and(|effects| effects.intersects(Effects::GIT_OTHER));
@@ -217,7 +217,7 @@ pub struct Filesystem {
 }
 
 impl Filesystem {
-    /// The effective paths from which programs may be executed, without duplicates.
+    /// Returns the effective paths from which programs may be executed, without duplicates.
     pub fn executable(&self) -> Vec<&str> {
         let mut names: Vec<&str> = match &self.execute {
             Some(names) => names.iter().map(String::as_str).collect(),
@@ -276,7 +276,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The value of the limit with this key, if the limit is set.
+    /// Returns the value of the limit with this key, if the limit is set.
     pub fn get(&self, key: &str) -> Option<i64> {
         self.values.iter().find(|(known, _)| *known == key).map(|&(_, value)| value)
     }
@@ -310,7 +310,7 @@ pub enum Namespaces {
 }
 
 impl Namespaces {
-    /// The keyword used in policies.
+    /// Returns the keyword used in policies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -358,7 +358,7 @@ pub enum Caches {
 }
 
 impl Caches {
-    /// The keyword used in policies.
+    /// Returns the keyword used in policies.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shared => "shared",
@@ -426,7 +426,7 @@ impl Budget {
 }
 
 impl Policy {
-    /// The limits for analysing a command under this policy.
+    /// Returns the limits for analysing a command under this policy.
     pub fn command_limits(&self) -> CommandLimits {
         let defaults = CommandLimits::default();
         let limit = |key: &str, default: usize| {
@@ -439,12 +439,12 @@ impl Policy {
         }
     }
 
-    /// The file, line and column of a place in the policy's sources.
+    /// Returns the file, line and column of a place in the policy's sources.
     pub fn locate(&self, place: &Place) -> Location {
         self.sources[place.source].locate(place.span.start)
     }
 
-    /// The index in [`Policy::sources`] of this policy's own text, as opposed to the texts it extends.
+    /// Returns the index in [`Policy::sources`] of this policy's own text, as opposed to the texts it extends.
     pub fn own_source(&self) -> usize {
         self.sources.len() - 1
     }

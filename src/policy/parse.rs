@@ -319,8 +319,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Whether a rule id is valid; reports an error if it is not. Ids appear in messages and tables, and some names are
-    /// reserved for guard itself.
+    /// Returns true if a rule id is valid; reports an error if it is not. Ids appear in messages and tables, and some
+    /// names are reserved for guard itself.
     fn is_rule_id(&mut self, id: &Located<String>) -> bool {
         let fits = |byte: u8| {
             byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_')
@@ -607,20 +607,20 @@ fn is_inside_the_worktree(text: &str) -> bool {
     text.trim_end_matches('/').split('/').all(plain)
 }
 
-/// Whether a text is `~/` followed by the path of one file. Patterns are not accepted, because they could match files
-/// that the user has not reviewed.
+/// Returns true if a text is `~/` followed by the path of one file. Patterns are not accepted, because they could match
+/// files that the user has not reviewed.
 fn is_file_of_the_home(text: &str) -> bool {
     let is_name = |part: &str| !matches!(part, "" | "." | "..");
     let fits = |byte: u8| !byte.is_ascii_control() && !b"*?[]{}".contains(&byte);
     text.strip_prefix("~/").is_some_and(|rest| rest.split('/').all(is_name) && rest.bytes().all(fits))
 }
 
-/// Whether a flag is a short option for which git always has a long form.
+/// Returns true if a flag is a short option for which git always has a long form.
 fn has_long_name(flag: &str) -> bool {
     matches!(flag, "-m" | "-n" | "-f" | "-d" | "-a" | "-q" | "-v" | "-s" | "-F" | "-p" | "-l")
 }
 
-/// Whether a name consists of 1 to 64 lower-case letters, digits and dashes.
+/// Returns true if a name consists of 1 to 64 lower-case letters, digits and dashes.
 pub(super) fn is_policy_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 64

@@ -116,12 +116,12 @@ impl Pattern {
         })
     }
 
-    /// The pattern as written in the policy.
+    /// Returns the pattern as written in the policy.
     pub fn as_str(&self) -> &str {
         &self.written
     }
 
-    /// Whether the pattern matches the whole word.
+    /// Returns true if the pattern matches the whole word.
     pub fn matches(&self, word: &[u8]) -> bool {
         let text = self.written.as_bytes();
         match &self.form {
@@ -135,8 +135,8 @@ impl Pattern {
     }
 }
 
-/// Whether a word consists of the pattern's pieces in order, with any text at the stars. Taking the first
-/// place where a piece fits is always sufficient, because only the last piece is anchored to the end.
+/// Returns true if a word consists of the pattern's pieces in order, with any text at the stars. Taking the first place
+/// where a piece fits is always sufficient, because only the last piece is anchored to the end.
 fn matches_stars(pattern: &[u8], word: &[u8]) -> bool {
     let mut pieces = pattern.split(|&byte| byte == b'*');
     let first = pieces.next().unwrap_or_default();
@@ -220,18 +220,18 @@ impl PathPattern {
         Ok(Self { written: text.to_string(), below_home, form })
     }
 
-    /// The pattern as written in the policy.
+    /// Returns the pattern as written in the policy.
     pub fn as_str(&self) -> &str {
         &self.written
     }
 
-    /// Whether this is the pattern that matches every path outside the paths that the run may write.
+    /// Returns true if this is the pattern that matches every path outside the paths that the run may write.
     pub fn means_outside(&self) -> bool {
         self.written == OUTSIDE
     }
 
-    /// Whether a path matches the pattern. `below_home` is the offset in `path` at which the part below the home
-    /// directory begins, if the caller knows it.
+    /// Returns true if a path matches the pattern. `below_home` is the offset in `path` at which the part below the
+    /// home directory begins, if the caller knows it.
     pub fn matches(&self, path: &[u8], below_home: Option<usize>) -> bool {
         if !self.below_home {
             return self.form.matches(path);
@@ -264,7 +264,7 @@ impl PathForm {
     }
 }
 
-/// The part of a path below `/root` or `/home/NAME`, for any user NAME.
+/// Returns the part of a path below `/root` or `/home/NAME`, for any user NAME.
 fn below_usual_home(path: &[u8]) -> Option<&[u8]> {
     if let Some(rest) = path.strip_prefix(b"/root") {
         return (rest.is_empty() || rest[0] == b'/').then_some(rest);

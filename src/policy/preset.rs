@@ -139,7 +139,7 @@ pub struct ToolRules {
 }
 
 impl ToolRules {
-    /// Whether tools of this kind pass.
+    /// Returns true if tools of this kind pass.
     pub fn allows(&self, kind: &str) -> bool {
         self.allow.iter().any(|known| match known.strip_suffix('*') {
             Some(beginning) => kind.starts_with(beginning),
@@ -232,7 +232,7 @@ pub const GATEWAYS: [(&str, &str); 4] = [
 pub const KEY_VARIABLES: [&str; 5] =
     ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY", "ANTHROPIC_API_KEY"];
 
-/// The usual key variables of a gateway, the same as in its file, so that a gateway without a key need not be
+/// Returns the usual key variables of a gateway, the same as in its file, so that a gateway without a key need not be
 /// parsed. `None` if no gateway has this name.
 pub fn key_variables(gateway: &str) -> Option<&'static [&'static str]> {
     match gateway {

@@ -393,7 +393,7 @@ fn set_limit(limits: &mut Limits, key: &'static str, value: i64) {
     }
 }
 
-/// Whether one grant includes another: the same text, a parent directory, or a wider name.
+/// Returns true if one grant includes another: the same text, a parent directory, or a wider name.
 fn covers(wide: &str, narrow: &str) -> bool {
     if wide == narrow {
         return true;
@@ -406,7 +406,7 @@ fn covers(wide: &str, narrow: &str) -> bool {
     wide.strip_suffix('*').is_some_and(|prefix| narrow.starts_with(prefix))
 }
 
-/// Whether a text is a valid prefix for branch names, such as `task/`.
+/// Returns true if a text is a valid prefix for branch names, such as `task/`.
 pub fn is_branch_prefix(text: &str) -> bool {
     let is_part = |part: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -15,7 +15,7 @@ use super::parse::{Located, Reader, Table};
 pub(super) trait KeyValue: Sized {
     fn read(reader: &mut Reader<'_>, kind: &Kind, value: &Spanned<DeValue<'_>>) -> Option<Self>;
 
-    /// The strings of the value, if it is a list of strings.
+    /// Returns the strings of the value, if it is a list of strings.
     fn items(&self) -> &[Located<String>] {
         &[]
     }

@@ -105,7 +105,7 @@ impl Stream for Pieces {
     }
 }
 
-/// A body whose pieces are sent as they come.
+/// Returns a body whose pieces are sent as they come.
 pub(super) fn streamed() -> (BodySender, Body) {
     let (sender, receiver) = channel(PIECES);
     (BodySender(sender), Body::from_stream(Pieces { receiver, has_ended: false }))

@@ -1,5 +1,5 @@
-//! Tells all requests that wait when the queue may have changed. One thread watches the queue, and only while a request
-//! waits: sixty-four waiting clients cost as much as one.
+//! Notifies all waiting requests when the queue may have changed. One thread watches the queue, and only while a
+//! request waits, so sixty-four waiting clients cost as much as one.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::batch::OpenQueue;
 use crate::client_access::Stop;
 
-/// The longest time after which those who wait look at the queue themselves.
+/// The longest time after which a waiting request checks the queue without a notification.
 const LONGEST_WATCH: Duration = Duration::from_secs(1);
 /// The least time between two looks of one request. A queue with small tasks changes hundreds of times a second.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ pub(super) struct Changes {
     thread: Thread,
 }
 
-/// What the thread shares with those who wait.
+/// The state that the thread shares with the waiting requests.
 struct Watched {
     changes: watch::Sender<u64>,
     is_over: AtomicBool,
@@ -48,7 +48,7 @@ impl Changes {
         Ok(Self { watched, thread: handle.thread().clone() })
     }
 
-    /// Begins to wait. Look at the queue after this, and not before: else a change in between is missed.
+    /// Subscribes to changes. Check the queue only after this call, because a change before it is not reported.
     pub(super) fn subscribe(&self) -> Waiter {
         let receiver = self.watched.changes.subscribe();
         self.thread.unpark();

@@ -43,15 +43,15 @@ const MOST_HEADERS: usize = 64;
 /// How long the server waits for pending responses when it stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// What identifies the clients of a connection.
+/// How the server authenticates the clients of its listener.
 enum ClientCheck {
     /// Every request carries the token.
     Token(RequestCheck),
-    /// The kernel says that the client is the same user.
+    /// The kernel confirms that the client belongs to the same user.
     Peer,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct Server {
     check: ClientCheck,
     router: Router,

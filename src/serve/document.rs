@@ -43,7 +43,7 @@ struct Document;
 /// The operations that take the id of a submission.
 const FOLLOW_UPS: [&str; 5] = ["poll", "follow", "results", "cancel", "retry_failed"];
 
-/// The router and the document.
+/// Returns the router and the document.
 fn parts() -> (Router<Arc<Shared>>, utoipa::openapi::OpenApi) {
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(handlers::submit, handlers::list))
@@ -82,7 +82,7 @@ fn add_common_errors(operation: &mut Operation) {
     }
 }
 
-/// Says where the id in the answer to a submission is used, for programs that read the document.
+/// Adds links to the document that tell programs where to use the id from the answer to a submission.
 fn add_follow_ups(submit: &mut Operation) {
     let Some(RefOr::T(accepted)) = submit.responses.responses.get_mut("202") else { return };
     for operation in FOLLOW_UPS {
@@ -91,17 +91,17 @@ fn add_follow_ups(submit: &mut Operation) {
     }
 }
 
-/// The routes of the server.
+/// Returns the routes of the server.
 pub(super) fn router() -> Router<Arc<Shared>> {
     parts().0.fallback(handlers::unknown_path).method_not_allowed_fallback(handlers::unknown_method)
 }
 
-/// The OpenAPI document.
+/// Returns the OpenAPI document.
 pub fn document() -> serde_json::Value {
     serde_json::to_value(parts().1).unwrap_or_default()
 }
 
-/// The OpenAPI document as it is sent.
+/// Returns the OpenAPI document as JSON text.
 pub(super) fn text() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| document().to_string());
     &TEXT

@@ -91,7 +91,7 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time").closing()
     }
 
-    /// The server does as much as it may at once.
+    /// Returns the error for a server that has reached one of its limits.
     pub(super) fn overloaded(error: impl Into<String>) -> Self {
         let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, error);
         error.body.error_kind = "overloaded";

@@ -24,7 +24,7 @@ use crate::batch::{BatchStatus, Page, TaskResult, TaskStatus, respond};
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The number of events that are read at once.
 const PAGE: usize = 8;
-/// What follows the number in the id of a batch's last event.
+/// The suffix after the number in the id of a batch's last event.
 const END: &str = "-end";
 
 /// The last event that a client has seen.
@@ -71,8 +71,8 @@ pub(super) async fn stream(
     Ok((headers, body).into_response())
 }
 
-/// The state of the batch, and the next tasks that have ended. The state first: if it says that the batch has ended, all
-/// endings are there.
+/// Returns the state of the batch, and the next tasks that have ended. Reads the state first: if it says that the batch
+/// has ended, all tasks that have ended are visible.
 async fn look(shared: &Shared, id: &str, after: i64) -> Result<(Option<BatchRow>, Vec<EndedTask>), ApiError> {
     let id = id.to_string();
     shared.queues.run(move |queue| Ok((queue.batch(&id)?, queue.ended_tasks(&id, after, PAGE)?))).await
@@ -125,7 +125,7 @@ impl Events {
         self.sender.end().await;
     }
 
-    /// Looks at the queue, and once more if it fails.
+    /// Queries the queue, and repeats the query once if it fails.
     async fn look_patiently(
         &self,
         waiter: &mut Waiter,
@@ -181,7 +181,7 @@ fn time(ms: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
-/// An event as it is sent. JSON has no line breaks, so it is one line.
+/// Returns an event in the form in which the server sends it. JSON has no line breaks, so the event is one line.
 fn written(id: &str, event: &AgentEvent) -> String {
     let data = serde_json::to_string(event).unwrap_or_default();
     format!("id: {id}\nevent: {}\ndata: {data}\n\n", event.event_type)

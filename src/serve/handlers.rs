@@ -27,7 +27,7 @@ use crate::batch::{
     BatchResponse, BatchStatus, Counts, InputError, NewTask, Page, TaskResult, TaskType, parse_client_tasks,
 };
 
-/// What every handler gets.
+/// The shared state, which every handler gets.
 pub(super) type App = State<Arc<Shared>>;
 
 /// The header with the key of a submission.
@@ -154,7 +154,7 @@ pub(super) struct TaskTypeList {
     types: Vec<TaskTypeInfo>,
 }
 
-/// That the server works.
+/// The answer of a server that works.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Health {
     /// Always `ok`.
@@ -472,12 +472,12 @@ pub(super) async fn health(State(shared): App, _: Query<NoQuery>) -> Result<Json
     Ok(Json(Health { status: "ok" }))
 }
 
-/// Anything else.
+/// Answers a request for an unknown path.
 pub(super) async fn unknown_path() -> ApiError {
     ApiError::not_found("nothing is served at this path; GET /v1/openapi.json describes the server")
 }
 
-/// A known path with another method.
+/// Answers a request for a known path with a method that the path does not support.
 pub(super) async fn unknown_method() -> ApiError {
     ApiError::method_not_allowed()
 }
@@ -545,7 +545,7 @@ async fn has_ended(shared: &Shared, id: &str, task: Option<&str>) -> Result<bool
     Ok(row.state.is_terminal())
 }
 
-/// The permission to wait or to stream.
+/// Returns a permit to wait or to stream.
 fn waiting_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, ApiError> {
     shared.waiting.clone().try_acquire_owned().map_err(|_| {
         ApiError::overloaded(

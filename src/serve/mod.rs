@@ -63,7 +63,7 @@ pub enum Listener {
     Socket(Socket),
 }
 
-/// What all requests share.
+/// The state that all requests share.
 struct Shared {
     queues: QueuePool,
     changes: Changes,

@@ -62,7 +62,7 @@ fn is_name(id: &str) -> bool {
     !id.is_empty() && id.len() <= LONGEST_NAME && !id.chars().any(char::is_control)
 }
 
-/// The value of a header; `None` if it is missing.
+/// Returns the value of a header; `None` if it is missing.
 pub(super) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ApiError> {
     let mut all = headers.get_all(name).iter();
     let (first, second) = (all.next(), all.next());
@@ -76,7 +76,7 @@ pub(super) fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Op
     text.map(Some).ok_or_else(error)
 }
 
-/// What a submission says besides its tasks.
+/// The query parameters of a submission.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -86,7 +86,7 @@ pub(super) struct SubmitQuery {
     pub(super) directory: Option<String>,
 }
 
-/// Which batches a list contains.
+/// The query parameters that select the batches of a list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -102,7 +102,7 @@ impl ListQuery {
     }
 }
 
-/// How long a poll waits, and what it returns.
+/// The query parameters of a poll: how long it waits, and what it returns.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -110,7 +110,7 @@ pub(super) struct PollQuery {
     /// Wait at most this many seconds for the batch to end.
     #[param(minimum = 0, maximum = 60)]
     wait: Option<u64>,
-    /// Only results behind this position: the `next_after` of the page before.
+    /// Only results after this position: the `next_after` of the previous page.
     #[param(minimum = -1)]
     after: Option<i64>,
     /// The maximum number of results. Default: all.
@@ -132,7 +132,7 @@ impl PollQuery {
     }
 }
 
-/// How long a request waits for a task.
+/// The query parameter that says how long a request waits for a task.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

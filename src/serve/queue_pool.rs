@@ -1,4 +1,4 @@
-//! Connections to the queue. A call to the queue blocks, so it runs on a thread of its own.
+//! A pool of connections to the queue. A call to the queue blocks, so each call runs on its own thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

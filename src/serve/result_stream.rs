@@ -22,7 +22,7 @@ const LARGEST_PAGE: usize = 1024;
 /// The size from which a page is large, in bytes.
 const LARGE: usize = 1 << 20;
 
-/// What stands between results.
+/// The form of the response, which determines the text between two results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Array,
@@ -54,7 +54,7 @@ impl Results {
         }
     }
 
-    /// The next page as JSON; `None` if there is none.
+    /// Returns the next page as JSON; `None` if there is none.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
         let most = self.page.min(self.left);
         if most == 0 {
@@ -139,7 +139,7 @@ pub(super) async fn batch_response(
     Ok((status, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response())
 }
 
-/// A response up to its first result.
+/// Returns the bytes of a response before its first result.
 fn head(summary: &BatchResponse) -> Vec<u8> {
     let mut fields = match serde_json::to_value(summary) {
         Ok(Value::Object(fields)) => fields,
@@ -152,7 +152,7 @@ fn head(summary: &BatchResponse) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The rest of a response behind its last result.
+/// Returns the bytes of a response after its last result.
 fn tail(summary: &BatchResponse, results: &Results, page: Page) -> Vec<u8> {
     let end = i64::try_from(summary.counts.total).unwrap_or(i64::MAX) - 1;
     let has_more = page.limit > 0 && results.after < end;
