@@ -86,7 +86,7 @@ fn ask_for_reason(argv: &[OsString]) -> Result<Answer, String> {
 /// The git configuration key that replaces `core.hooksPath` in the environment of the real program.
 const DROPPED: &str = "guard.dropped";
 
-/// Whether an environment variable sets git's `core.hooksPath`. Some agents set it for every command to keep the
+/// Returns true if an environment variable sets git's `core.hooksPath`. Some agents set it for every command to keep the
 /// repository's hooks from running. In the sandbox the hooks are harmless, so the shim drops the setting; otherwise the
 /// policy would deny every such command.
 fn sets_hooks_path(name: &OsStr, value: &OsStr) -> bool {

@@ -19,7 +19,7 @@ macro_rules! string_enum {
             /// Every variant, in the order in which the enum lists them.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The string that represents the variant in files and output.
+            /// Returns the string that represents the variant in files and output.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+

@@ -68,7 +68,7 @@ impl<'t> Template<'t> {
         Ok(Self { parts })
     }
 
-    /// The names of all values that the template uses.
+    /// Returns the names of all values that the template uses.
     pub(crate) fn names(&self) -> Vec<&'t str> {
         fn gather<'t>(parts: &[Part<'t>], names: &mut Vec<&'t str>) {
             for part in parts {

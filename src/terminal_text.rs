@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 
-/// Whether a character is not drawn, or changes how other characters are drawn: `Default_Ignorable_Code_Point` and
-/// `Bidi_Control` of Unicode 16, line and paragraph separators, interlinear annotations.
+/// Returns true if a character is not drawn, or changes how other characters are drawn: `Default_Ignorable_Code_Point`
+/// and `Bidi_Control` of Unicode 16, line and paragraph separators, interlinear annotations.
 pub(crate) fn is_invisible(character: char) -> bool {
     matches!(character,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
@@ -17,7 +17,7 @@ pub(crate) fn is_invisible(character: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Whether a character must be replaced or escaped before it reaches a terminal or a line of a report.
+/// Returns true if a character must be replaced or escaped before it reaches a terminal or a line of a report.
 pub(crate) fn is_unsafe(character: char) -> bool {
     let number = u32::from(character);
     // Unicode reserves the last two code points of every plane, and 32 more, as noncharacters.
@@ -66,13 +66,13 @@ pub(crate) fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     format!("{head}… ({left_out} bytes not shown) …{tail}").into()
 }
 
-/// The beginning of a text: at most `most` bytes, cut at a character boundary.
+/// Returns the beginning of a text: at most `most` bytes, cut at a character boundary.
 pub(crate) fn before(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     &text[..end.unwrap_or(0)]
 }
 
-/// The end of a text: at most `most` bytes, cut at a character boundary.
+/// Returns the end of a text: at most `most` bytes, cut at a character boundary.
 pub(crate) fn after(text: &str, most: usize) -> &str {
     let start = (text.len().saturating_sub(most)..=text.len()).find(|&at| text.is_char_boundary(at));
     &text[start.unwrap_or(0)..]

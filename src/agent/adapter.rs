@@ -29,7 +29,7 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
-    /// The name of the format in requests and adapters.
+    /// Returns the name of the format in requests and adapters.
     pub fn name(self) -> &'static str {
         match self {
             Self::StreamJson => "stream-json",
@@ -246,7 +246,7 @@ pub struct HomeFile {
 }
 
 impl HomeFile {
-    /// The content of the file for a CLI that a person uses on a terminal.
+    /// Returns the content of the file for a CLI that a person uses on a terminal.
     pub fn terminal_text(&self) -> String {
         self.on_terminal.iter().fold(self.text.clone(), |text, (part, other)| text.replace(part, other))
     }
@@ -368,22 +368,22 @@ impl Adapter {
         self.login.iter().filter(|_| self.uses_login).flat_map(|login| login.hosts.clone()).collect()
     }
 
-    /// Whether the CLI can resume sessions.
+    /// Returns true if the CLI can resume sessions.
     pub fn has_sessions(&self) -> bool {
         !self.start.resume_session.is_empty()
     }
 
-    /// Whether the CLI chooses session ids itself instead of accepting one from guard.
+    /// Returns true if the CLI chooses session ids itself instead of accepting one from guard.
     pub fn chooses_session_ids(&self) -> bool {
         self.has_sessions() && self.start.begin_session.is_empty()
     }
 
-    /// The error kind that the adapter assigns to an exit code.
+    /// Returns the error kind that the adapter assigns to an exit code.
     pub(super) fn kind_of_exit(&self, code: i32) -> Option<ErrorKind> {
         self.exits.get(&code.to_string()).copied()
     }
 
-    /// The error kind that the adapter's phrases indicate for a text that the CLI printed.
+    /// Returns the error kind that the adapter's phrases indicate for a text that the CLI printed.
     pub(super) fn kind_of_message(&self, text: &str) -> Option<ErrorKind> {
         let text = text.to_lowercase();
         let matches =

@@ -39,7 +39,7 @@ impl AgentEvent {
     }
 }
 
-/// The timestamp for a stored event that has none.
+/// Returns the timestamp for a stored event that has none.
 fn never() -> SystemTime {
     SystemTime::UNIX_EPOCH
 }

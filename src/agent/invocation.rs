@@ -77,7 +77,7 @@ impl Adapter {
         }
     }
 
-    /// The maximum length of a prompt for this CLI, in bytes.
+    /// Returns the maximum length of a prompt for this CLI, in bytes.
     pub fn longest_prompt(&self) -> usize {
         if self.start.long_prompt.is_some() { LONGEST_PROMPT } else { LONG_PROMPT }
     }

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 /// Maximum number of positions in an answer at which the parser tries to read a JSON object.
 const MOST_TRIED: usize = 20_000;
 
-/// Every top-level JSON object in the text, in order, each with the offset of its end. Nested objects are skipped.
+/// Returns every top-level JSON object in the text, in order, each with the offset of its end. Nested objects are
+/// skipped.
 pub fn json_objects(text: &str) -> Vec<(usize, Map<String, Value>)> {
     let mut found = Vec::new();
     let mut at = 0;

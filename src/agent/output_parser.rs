@@ -101,7 +101,7 @@ fn condition_holds(value: &Value, when: &When) -> bool {
 }
 
 impl EventRule {
-    /// Whether a line to which this rule applies reports success.
+    /// Returns true if a line to which this rule applies reports success.
     fn reports_success(&self, value: &Value) -> bool {
         let is_there = |path: &String| find(value, path).is_some();
         self.success_when.iter().all(|when| condition_holds(value, when))
@@ -365,7 +365,7 @@ impl OutputParser {
         found
     }
 
-    /// The kind and message of the error, for a run that did not succeed.
+    /// Returns the kind and message of the error, for a run that did not succeed.
     fn failure(&self, ending: Ending, stderr: &str) -> (ErrorKind, String) {
         let adapter = &self.adapter;
         let words = self.last_error.clone().unwrap_or_else(|| self.most_specific_line(stderr));
@@ -389,7 +389,7 @@ impl OutputParser {
         (kind, if words.is_empty() { how } else { format!("{how}: {words}") })
     }
 
-    /// The last line of `text` that contains a known phrase, or else its last line.
+    /// Returns the last line of `text` that contains a known phrase, or else its last line.
     fn most_specific_line(&self, text: &str) -> String {
         let lines = || text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
         let known = lines().find(|line| self.adapter.kind_of_message(line).is_some());

@@ -123,7 +123,7 @@ impl Profile {
     }
 }
 
-/// Whether the arguments contain an option, by itself or as `option=value`.
+/// Returns true if the arguments contain an option, by itself or as `option=value`.
 fn has_option(arguments: &[OsString], option: &str) -> bool {
     let is_it = |argument: &OsString| {
         argument == option
@@ -136,13 +136,13 @@ fn has_option(arguments: &[OsString], option: &str) -> bool {
     before_end_of_options(arguments).any(is_it)
 }
 
-/// The arguments before `--`, which ends the options.
+/// Returns the arguments before `--`, which ends the options.
 fn before_end_of_options(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
     arguments.iter().take_while(|argument| argument.as_os_str() != OsStr::new("--"))
 }
 
 impl CommandLine {
-    /// The output format that the arguments select; [`OutputFormat::Text`] by default.
+    /// Returns the output format that the arguments select; [`OutputFormat::Text`] by default.
     fn output_format(&self, arguments: &[OsString]) -> OutputFormat {
         let named = |name: &str| {
             [OutputFormat::StreamJson, OutputFormat::Json, OutputFormat::Text]

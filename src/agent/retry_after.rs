@@ -50,7 +50,7 @@ fn time(text: &str) -> Option<Duration> {
     seconds.filter(|seconds| (0.0..=LONGEST).contains(seconds)).map(Duration::from_secs_f64)
 }
 
-/// The length of a unit of time, in seconds.
+/// Returns the length of a unit of time, in seconds.
 fn unit(name: &str) -> Option<f64> {
     match name {
         "ms" => Some(0.001),

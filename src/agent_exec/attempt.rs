@@ -31,8 +31,8 @@ pub(super) struct AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    /// The kind of error, if the attempt failed. If guard ended the run, guard's own error takes precedence over the
-    /// agent's.
+    /// Returns the kind of error, if the attempt failed. If guard ended the run, guard's own error takes precedence
+    /// over the agent's.
     pub(super) fn error_kind(&self) -> Option<ErrorKind> {
         let own = self.result.error_kind;
         let agents = self.conclusion.as_ref().and_then(|end| end.error.as_ref()).map(|(kind, _)| *kind);
@@ -55,7 +55,7 @@ impl AttemptOutcome {
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 
-    /// How long to wait before a retry, if the agent's CLI reported it.
+    /// Returns how long to wait before a retry, if the agent's CLI reported it.
     pub(super) fn wait(&self) -> Option<&Wait> {
         self.conclusion.as_ref().and_then(|end| end.wait.as_ref())
     }
@@ -70,7 +70,7 @@ impl AttemptOutcome {
         }
     }
 
-    /// The outcome of an attempt whose `guard run` process delivered no result.
+    /// Returns the outcome of an attempt whose `guard run` process delivered no result.
     fn without_result(kind: ErrorKind, message: String, took: Duration) -> Self {
         let detail = ErrorDetail { message: message.clone(), ..ErrorDetail::default() };
         let result = RunResult {

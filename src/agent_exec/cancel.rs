@@ -53,7 +53,7 @@ impl Cancel {
         self.shared.1.notify_all();
     }
 
-    /// Whether the request was cancelled.
+    /// Returns true if the request was cancelled.
     pub fn is_set(&self) -> bool {
         self.lock().is_set
     }

@@ -21,7 +21,7 @@ fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file())
 }
 
-/// The version that is stated in the `package.json` of the npm package to which a program belongs.
+/// Returns the version that is stated in the `package.json` of the npm package to which a program belongs.
 fn version(program: &Path, package: &str) -> Option<String> {
     let real = program.canonicalize().ok()?;
     real.ancestors().skip(1).take(8).find_map(|directory| {
@@ -31,7 +31,7 @@ fn version(program: &Path, package: &str) -> Option<String> {
     })
 }
 
-/// The numeric components of a version, for comparison. A suffix after `-` or `+` is ignored.
+/// Returns the numeric components of a version, for comparison. A suffix after `-` or `+` is ignored.
 fn numbers(version: &str) -> Vec<u64> {
     let plain = version.split(['-', '+']).next().unwrap_or_default();
     plain.split('.').map(|part| part.parse().unwrap_or(0)).collect()

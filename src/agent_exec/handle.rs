@@ -88,7 +88,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// The approximate size of a JSON value in memory, in bytes.
+/// Returns the approximate size of a JSON value in memory, in bytes.
 fn weight(value: &Value) -> usize {
     let inner = match value {
         Value::String(text) => text.len(),

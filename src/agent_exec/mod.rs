@@ -198,7 +198,7 @@ impl Executor {
     }
 }
 
-/// The data of an event about a failed attempt.
+/// Returns the data of an event about a failed attempt.
 fn attempt_data(outcome: &AttemptOutcome, attempt: usize) -> serde_json::Value {
     let kind = outcome.error_kind().map_or("", ErrorKind::as_str);
     json!({ "attempt": attempt, "run_id": outcome.result.run_id, "error_kind": kind })

@@ -114,7 +114,7 @@ fn one() -> u32 {
     1
 }
 
-/// The known field whose name is most similar to the unknown name `field`, if any is similar enough.
+/// Returns the known field whose name is most similar to the unknown name `field`, if any is similar enough.
 fn nearest(field: &str) -> Option<String> {
     let schema = schemars::schema_for!(ExecRequest).to_value();
     let known = schema["properties"].as_object().map(|all| all.keys().cloned().collect::<Vec<_>>());
@@ -251,7 +251,7 @@ impl ExecRequest {
         Ok(())
     }
 
-    /// The adapter of the agent to run; `None` for a command without a prompt.
+    /// Returns the adapter of the agent to run; `None` for a command without a prompt.
     pub(super) fn adapter(&self) -> Result<Option<Adapter>, Failure> {
         let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         let adapter = match (self.agent.as_deref(), self.command.first()) {
@@ -307,7 +307,7 @@ impl ExecRequest {
         Ok(Some(adapter))
     }
 
-    /// The policy under which the agent runs: `policy` if it is set, otherwise the one that `sandbox` selects.
+    /// Returns the policy under which the agent runs: `policy` if it is set, otherwise the one that `sandbox` selects.
     pub(super) fn policy(&self) -> &str {
         match (&self.policy, self.sandbox) {
             (Some(policy), _) => policy,
@@ -317,7 +317,7 @@ impl ExecRequest {
     }
 }
 
-/// The names that the field `agent` accepts, separated by commas.
+/// Returns the names that the field `agent` accepts, separated by commas.
 fn known() -> String {
     let mut names: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
     names.push("generic");

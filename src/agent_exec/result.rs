@@ -93,7 +93,7 @@ pub struct ExecResult {
 }
 
 impl ExecResult {
-    /// The result of a request that failed before its first attempt.
+    /// Returns the result of a request that failed before its first attempt.
     pub(super) fn failed(request: &ExecRequest, failure: &Failure, took: Duration) -> Self {
         let mut run =
             RunResult { tool: tool(request), policy: request.policy().to_string(), ..RunResult::default() };
@@ -109,7 +109,7 @@ impl ExecResult {
         }
     }
 
-    /// The result for an invalid request, for example one whose JSON cannot be parsed.
+    /// Returns the result for an invalid request, for example one whose JSON cannot be parsed.
     pub fn refused(kind: ErrorKind, message: &str) -> Self {
         let request = ExecRequest::new("", "/");
         let mut result = Self::failed(&request, &Failure::new(kind, message), Duration::ZERO);
@@ -117,7 +117,7 @@ impl ExecResult {
         result
     }
 
-    /// The result of a request: the run result of its last attempt, with the agent's answer or error applied.
+    /// Returns the result of a request: the run result of its last attempt, with the agent's answer or error applied.
     pub(super) fn from_attempts(
         request: &ExecRequest,
         prepared: &Prepared,
@@ -157,7 +157,7 @@ impl ExecResult {
     }
 }
 
-/// A note that lists all unknown event types in the agent's output with their counts; `None` if there are none.
+/// Returns a note that lists all unknown event types in the agent's output with their counts; `None` if there are none.
 pub(super) fn ignored_events(kinds: &[(String, u64)]) -> Option<String> {
     let shown: Vec<String> = kinds.iter().map(|(kind, count)| format!("`{kind}` ({count})")).collect();
     (!shown.is_empty())
@@ -187,7 +187,7 @@ pub fn apply_conclusion(run: &mut RunResult, conclusion: &Conclusion, stderr: &s
     run.error_kind = Some(*kind);
 }
 
-/// How the program of a run ended, as the output parser needs to know it.
+/// Returns how the program of a run ended, as the output parser needs to know it.
 pub fn ending(run: &RunResult) -> Ending {
     match (run.exit_code, run.signal) {
         _ if was_ended_by_guard(run) => Ending::EndedByGuard,
@@ -227,7 +227,7 @@ fn set_error(run: &mut RunResult, request: &ExecRequest, kind: ErrorKind, words:
     run.error_kind = Some(kind);
 }
 
-/// The last twenty lines of a text.
+/// Returns the last twenty lines of a text.
 fn last_lines(text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(20)..].iter().map(|line| (*line).to_string()).collect()

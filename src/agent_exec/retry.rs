@@ -51,7 +51,7 @@ pub(super) fn next(outcome: &AttemptOutcome, retries: u32, max_retries: u32) -> 
     }
 }
 
-/// Whether a failure of this kind may be temporary, so that a retry can succeed.
+/// Returns true if a failure of this kind may be temporary, so that a retry can succeed.
 fn may_be_temporary(kind: ErrorKind) -> bool {
     matches!(
         kind,

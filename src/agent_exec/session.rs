@@ -122,12 +122,12 @@ fn lock(directory: &Path, id: &str) -> Result<Flock<fs::File>, Failure> {
 }
 
 impl Session {
-    /// The directory that holds the saved files of the agent's home directory.
+    /// Returns the directory that holds the saved files of the agent's home directory.
     pub(super) fn home(&self) -> PathBuf {
         self.directory.join("home")
     }
 
-    /// The name of the session's task, from which the branch and the worktree get their names.
+    /// Returns the name of the session's task, from which the branch and the worktree get their names.
     pub(super) fn task(&self) -> String {
         // The end of a UUIDv7 is the random part.
         format!("session-{}", self.id.get(self.id.len().saturating_sub(12)..).unwrap_or(&self.id))
@@ -137,7 +137,7 @@ impl Session {
         self.record.worktree.as_ref()
     }
 
-    /// The id by which the agent knows the session, if the agent has chosen one.
+    /// Returns the id by which the agent knows the session, if the agent has chosen one.
     pub(super) fn agents_id(&self) -> Option<&str> {
         self.record.agents_id.as_deref()
     }

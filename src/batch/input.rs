@@ -341,7 +341,7 @@ fn check_dependencies(tasks: &[NewTask], problems: &mut Vec<String>) {
     }
 }
 
-/// The root of the repository around a directory, or the directory itself.
+/// Returns the root of the repository around a directory, or the directory itself.
 fn repository_of(directory: &Path) -> String {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_path_buf());
     let root = directory.ancestors().find(|path| path.join(".git").exists()).unwrap_or(&directory);

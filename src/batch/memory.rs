@@ -14,7 +14,7 @@ const MEMORY_FILE: &str = "AGENT_MEMORY.md";
 const LARGEST_FILE: u64 = 16 << 20;
 /// The maximum size of a summary, in bytes.
 const LARGEST_SUMMARY: usize = 256 << 10;
-/// How many of the newest runs are searched, and how many are named.
+/// The number of the newest runs that guard searches, and the number that it lists.
 const MOST_SEARCHED: usize = 500;
 const MOST_NAMED: usize = 20;
 
@@ -47,7 +47,7 @@ fn append_entry(summary: &mut String, entry: &str) {
     }
 }
 
-/// The text of the memory file; empty if there is none.
+/// Returns the text of the memory file; empty if there is none.
 fn read_memory(directory: &Path) -> Result<String, TaskFailure> {
     let path = directory.join(MEMORY_FILE);
     if path.symlink_metadata().is_err() {

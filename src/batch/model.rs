@@ -114,7 +114,7 @@ pub struct TaskFailure {
 }
 
 impl TaskFailure {
-    /// A failure that another attempt would repeat.
+    /// Returns a failure that another attempt would repeat.
     pub fn permanent(kind: TaskKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), detail: Value::Null, is_temporary: false }
     }

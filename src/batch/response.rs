@@ -99,7 +99,7 @@ pub struct BatchResponse {
 /// Which tasks of a batch a response contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Page {
-    /// Only tasks behind this position.
+    /// Only tasks after this position.
     pub after: i64,
     /// At most this many tasks.
     pub limit: usize,
@@ -146,7 +146,7 @@ impl From<&BatchRow> for Counts {
 }
 
 impl BatchStatus {
-    /// The status of a batch whose tasks have these states.
+    /// Returns the status of a batch whose tasks have these states.
     pub fn of(row: &BatchRow) -> Self {
         match (row.open(), row.count(TaskState::Failed)) {
             (0, failed) if failed == row.total() && failed > 0 => Self::Failed,

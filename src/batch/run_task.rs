@@ -182,7 +182,8 @@ fn request(task_type: &TaskType, claim: &Claim) -> ExecRequest {
     request
 }
 
-/// The values for the templates of a type: its parameters, and what the coverage report says about the named file.
+/// Returns the values for the templates of a type: its parameters, and what the coverage report says about the named
+/// file.
 fn template_values(task_type: &TaskType, claim: &Claim) -> Result<BTreeMap<String, String>, TaskFailure> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     let mut values: BTreeMap<String, String> =
@@ -205,7 +206,7 @@ fn template_values(task_type: &TaskType, claim: &Claim) -> Result<BTreeMap<Strin
     Ok(values)
 }
 
-/// The ranges as a text such as `3-4, 7`.
+/// Returns the ranges as a text such as `3-4, 7`.
 fn describe_ranges(ranges: &[RangeInclusive<u32>]) -> String {
     let text = |range: &RangeInclusive<u32>| match (range.start(), range.end()) {
         (start, end) if start == end => start.to_string(),
@@ -257,7 +258,7 @@ fn is_ended_by_guard(result: &ExecResult) -> bool {
     )
 }
 
-/// The failure of a run, with its error kind and id as details.
+/// Returns the failure of a run, with its error kind and id as details.
 fn run_failure(result: &ExecResult) -> TaskFailure {
     let kind = match result.run.error_kind {
         Some(ErrorKind::Timeout | ErrorKind::IdleTimeout) => TaskKind::TimedOut,

@@ -56,7 +56,7 @@ pub(super) enum Builtin {
     Memory,
 }
 
-/// What becomes the output of a command.
+/// Which result of a command becomes the output of its task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CommandOutput {
@@ -179,7 +179,7 @@ impl TaskType {
         Err(TaskFailure::permanent(TaskKind::InvalidParameters, message))
     }
 
-    /// The problems with an output; empty if it matches the schema.
+    /// Returns the problems with an output; empty if it matches the schema.
     pub(super) fn output_problems(&self, output: &Map<String, Value>) -> Vec<String> {
         problems(&self.output_validator, &Value::Object(output.clone()))
     }
@@ -207,7 +207,7 @@ pub struct TaskTypes {
 }
 
 impl TaskTypes {
-    /// The built-in types, and those in the user's configuration directory.
+    /// Returns the built-in types, and those in the user's configuration directory.
     pub fn load(config_dir: Option<&Path>) -> Result<Self, TaskTypeError> {
         let mut types = BTreeMap::new();
         for (name, text) in BUILT_IN {
@@ -223,7 +223,7 @@ impl TaskTypes {
         Ok(Self { types })
     }
 
-    /// The type with this name.
+    /// Returns the type with this name.
     pub fn get(&self, name: &str) -> Result<&TaskType, TaskFailure> {
         self.types.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.types.keys().map(String::as_str).collect();
@@ -232,7 +232,7 @@ impl TaskTypes {
         })
     }
 
-    /// All types, by name.
+    /// Returns all types, by name.
     pub fn iter(&self) -> impl Iterator<Item = &TaskType> {
         self.types.values()
     }

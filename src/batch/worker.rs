@@ -18,7 +18,7 @@ use crate::agent_exec::Cancel;
 const LEASE: Duration = Duration::from_secs(15);
 /// The time between two heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(4);
-/// The longest time between two looks at the queue.
+/// The longest time between two checks of the queue.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The wait before the first retry of a task. It doubles with every attempt.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ pub struct WorkerOptions {
     pub idle_exit: Option<Duration>,
 }
 
-/// Tells a worker from another thread to stop.
+/// A flag with which another thread tells a worker to stop.
 #[derive(Debug, Clone, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 
@@ -130,7 +130,8 @@ impl Worker {
         WorkerEnd::Stopped
     }
 
-    /// Records what has ended, keeps the rest, claims new tasks, and waits for something to happen.
+    /// Records the tasks that have ended, extends the leases of the others, claims new tasks, and waits for the next
+    /// event.
     fn turn(&mut self, last_heartbeat: &mut Instant) -> Result<(), QueueError> {
         self.record_endings()?;
         if last_heartbeat.elapsed() >= HEARTBEAT {
@@ -273,7 +274,7 @@ impl Worker {
     }
 }
 
-/// How long to wait before the next attempt: twice as long after every attempt.
+/// Returns how long to wait before the next attempt: twice as long after every attempt.
 fn retry_wait(attempt: u32) -> Duration {
     FIRST_RETRY.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(LONGEST_RETRY)
 }

@@ -14,7 +14,7 @@ use crate::launch::{CopiedLogin, LoginError, OutputReader, RunRequest, SavedHist
 use crate::outcome::RunResult;
 use crate::policy::Config;
 
-/// The agent that a command line starts: the one the user named, or the one whose program it runs.
+/// Returns the agent that a command line starts: the one the user named, or the one whose program it runs.
 pub(super) fn detect(
     wanted: Option<&str>,
     command: &[OsString],
@@ -39,8 +39,8 @@ pub(super) fn detect(
     Ok(adapter.map(|adapter: Adapter| adapter.configured(config).profile(arguments, has_terminal)))
 }
 
-/// The agent login that a run gets a copy of, if the user's configuration allows it: the login of the agent that the
-/// run starts, or of the agent that `--agent-login` names.
+/// Returns the agent login that a run gets a copy of, if the user's configuration allows it: the login of the agent
+/// that the run starts, or of the agent that `--agent-login` names.
 pub(super) fn login(
     wanted: Option<&str>,
     profile: Option<&Profile>,
@@ -59,8 +59,8 @@ pub(super) fn login(
     copied.map(Some).map_err(|error| problem(error.into()))
 }
 
-/// The path of a command's program, if the program lies in the working tree of the run. An earlier agent or an author
-/// of the repository may have put a program with the name of an agent there.
+/// Returns the path of a command's program, if it is in the working tree of the run. An earlier agent or an author of
+/// the repository may have put a program with the name of an agent there.
 fn program_in_working_tree(command: &[OsString], directory: &Path) -> Option<PathBuf> {
     let program = find_program(command)?;
     let directory = std::fs::canonicalize(directory).ok()?;
@@ -99,8 +99,8 @@ impl NoLogin {
     }
 }
 
-/// Why guard cannot use the installed version of the agent; `None` if it can. Prints notes about the version for the
-/// user.
+/// Returns why guard cannot use the installed version of the agent; `None` if it can. Prints notes about the version
+/// for the user.
 pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option<String> {
     let program: Vec<String> =
         request.command.iter().take(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -111,13 +111,13 @@ pub(super) fn version_problem(profile: &Profile, request: &RunRequest) -> Option
     None
 }
 
-/// Whether the program of a command exists: as a path if its name contains a slash, otherwise on PATH.
+/// Returns true if the program of a command exists: as a path if its name contains a slash, otherwise on PATH.
 pub(super) fn is_installed(command: &[OsString]) -> bool {
     find_program(command).is_some()
 }
 
-/// The program file that a command starts: the given path if it contains a slash, otherwise the first file of that name
-/// on PATH.
+/// Returns the program file that a command starts: the given path if it contains a slash, otherwise the first file of
+/// that name on PATH.
 fn find_program(command: &[OsString]) -> Option<PathBuf> {
     let program = command.first().map(PathBuf::from)?;
     if program.as_os_str().as_bytes().contains(&b'/') {
@@ -145,8 +145,8 @@ pub(super) fn prepare(profile: &Profile, request: &mut RunRequest) {
     }
 }
 
-/// The directory in which guard keeps an agent's conversations about a repository, or about a directory outside any
-/// repository.
+/// Returns the directory in which guard keeps an agent's conversations about a repository, or about a directory outside
+/// any repository.
 fn history_place(agent: &str, request: &RunRequest) -> PathBuf {
     let directory = request.checkout.as_ref().map_or(&request.folder, |checkout| &checkout.common_dir);
     let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.clone());

@@ -31,7 +31,7 @@ pub(super) fn allow_for_one_run(policy: Policy, commands: &[String]) -> Result<P
     Ok(policy)
 }
 
-/// The rules that allow a command under a policy, as TOML.
+/// Returns the rules that allow a command under a policy, as TOML.
 fn rules_as_toml(policy: &Policy, command: &str, reason: &str) -> Result<String, Failure> {
     let rules = rules_to_allow(policy, command, &context()).map_err(|error| {
         Failure::usage(error.to_string(), format!("`guard why -- {command}` shows how guard judges it"))
@@ -41,7 +41,7 @@ fn rules_as_toml(policy: &Policy, command: &str, reason: &str) -> Result<String,
     Ok(rules.join("\n"))
 }
 
-/// The context for judging a command that runs in the current directory.
+/// Returns the context for judging a command that runs in the current directory.
 pub(super) fn context() -> Context {
     let current = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     Context {
@@ -114,7 +114,7 @@ pub(super) fn save_answered(result: &RunResult) {
     }
 }
 
-/// The refusal that `guard allow` is about: the event with this number, or the only refusal of the run.
+/// Returns the refusal that `guard allow` is about: the event with this number, or the only refusal of the run.
 fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option<Event>, Failure> {
     let refusals = refusals(run)?;
     if let Some(number) = number {
@@ -156,12 +156,12 @@ fn refusal(run: &Run, number: Option<u64>, out: &mut dyn Write) -> Result<Option
     }
 }
 
-/// The events of a run that record a refusal, in order.
+/// Returns the events of a run that record a refusal, in order.
 pub(super) fn refusals(run: &Run) -> Result<Vec<Event>, Failure> {
     events(run, Event::is_denial)
 }
 
-/// The events of a run for which `is_wanted` is true, in order.
+/// Returns the events of a run for which `is_wanted` is true, in order.
 fn events(run: &Run, is_wanted: impl Fn(&Event) -> bool) -> Result<Vec<Event>, Failure> {
     let mut reader = log::open(run)?;
     let mut found = Vec::new();
@@ -202,7 +202,7 @@ impl Target {
         Self::of_user(base)
     }
 
-    /// The file of the user's own policy with the name `base`.
+    /// Returns the file of the user's own policy with the name `base`.
     fn of_user(base: &str) -> Result<Self, Failure> {
         let Some(directory) = PolicyDirs::from_environment().user else {
             return Err(Failure::usage(
@@ -227,7 +227,7 @@ impl Target {
         self.write(text)
     }
 
-    /// The current text of the policy file, or the text of a new one if there is no file.
+    /// Returns the current text of the policy file, or the text of a new one if there is no file.
     fn text(&self) -> Result<String, Failure> {
         match std::fs::read_to_string(&self.path) {
             Ok(text) => Ok(text),
@@ -317,8 +317,8 @@ fn show_change(target: &Target, before: &str, edited: &str, out: &mut dyn Write)
     Ok(())
 }
 
-/// The lines that were removed (`-`) or added (`+`), in the order of the new text. For small files: takes time and memory
-/// in proportion to the product of their lengths.
+/// Returns the lines that were removed (`-`) or added (`+`), in the order of the new text. For small files: takes time
+/// and memory in proportion to the product of their lengths.
 fn changed_lines<'t>(before: &'t str, after: &'t str) -> Vec<(char, &'t str)> {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
     // The length of the longest common subsequence of what follows each pair of positions.

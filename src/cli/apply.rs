@@ -82,7 +82,7 @@ pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// The findings of a run, which the user should know before applying its work.
+/// Returns the findings of a run, which the user should know before applying its work.
 fn findings(folder: &Path) -> Vec<Finding> {
     let run = Run::read(folder);
     let result = run.last.and_then(|last| serde_json::from_value::<RunResult>(last.data).ok());
@@ -95,8 +95,8 @@ fn findings(folder: &Path) -> Vec<Finding> {
     }
 }
 
-/// Whether a person should look at the work before it is applied. Changes that others made in the repository during the
-/// run are only reported.
+/// Returns true if the user should review the findings before guard applies the work. Changes that others made in the
+/// repository during the run are only reported.
 fn needs_a_look(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.kind != "repository.changed")
 }
@@ -130,7 +130,7 @@ fn is_confirmed() -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// The name of the branch that the user has checked out, or `the detached HEAD`.
+/// Returns the name of the branch that the user has checked out, or `the detached HEAD`.
 fn target(plan: &ApplyPlan) -> String {
     plan.into
         .as_ref()

@@ -81,7 +81,7 @@ fn print(event: &Event, screen: &mut Option<Screen>, out: &mut dyn Write) -> io:
     }
 }
 
-/// The exit code that `guard run` had, according to the event that contains the run's result.
+/// Returns the exit code that `guard run` had, according to the event that contains the run's result.
 fn exit_of(event: &Event) -> Exit {
     match serde_json::from_value::<RunResult>(event.data.clone()) {
         Ok(result) => super::run_report::exit_of(&result),

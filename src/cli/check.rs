@@ -72,8 +72,8 @@ fn context(args: &Check, policy: &Policy) -> Result<Context, Failure> {
     })
 }
 
-/// The paths that a run in this directory could write: the policy's writable paths, with its placeholders replaced by
-/// the working tree (the whole repository, if there is one) and the home directory.
+/// Returns the paths that a run in this directory could write: the policy's writable paths, with its placeholders
+/// replaced by the working tree (the whole repository, if there is one) and the home directory.
 fn writable(args: &Check, directory: &Path, policy: &Policy) -> Vec<Vec<u8>> {
     let tree = match &args.worktree {
         Some(tree) => directory.join(tree),
@@ -260,7 +260,7 @@ fn question(line: &[u8], context: &Context) -> Result<(Option<serde_json::Value>
     Ok((question.id, request, context))
 }
 
-/// Whether a line starts with `{` followed by a quote or `}`. No shell text starts like that.
+/// Returns true if a line starts with `{` followed by a quote or `}`. No shell text starts like that.
 fn is_json_question(line: &[u8]) -> bool {
     let inside = line.trim_ascii_start().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     inside.is_some_and(|inside| matches!(inside.first(), Some(b'"' | b'}')))

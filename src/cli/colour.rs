@@ -38,12 +38,12 @@ pub(super) fn start(options: &ColourOptions) {
     let _ = CHOSEN.set(options.color);
 }
 
-/// Whether standard output gets colours.
+/// Returns true if standard output gets colours.
 pub(super) fn stdout_colour() -> bool {
     has_colour(io::stdout().is_terminal())
 }
 
-/// Whether standard error gets colours.
+/// Returns true if standard error gets colours.
 pub(super) fn stderr_colour() -> bool {
     has_colour(io::stderr().is_terminal())
 }
@@ -68,8 +68,8 @@ fn decide(when: When, is_terminal: bool, variable: impl Fn(&str) -> Option<OsStr
     }
 }
 
-/// The colour choice for help and usage errors, which are printed before the arguments are parsed. Ignores words after
-/// `--`, which belong to the command of a run.
+/// Returns the colour choice for help and usage errors, which are printed before the arguments are parsed. Ignores
+/// words after `--`, which belong to the command of a run.
 pub(super) fn choice_in(arguments: &[OsString]) -> ColorChoice {
     let own = || arguments.iter().take_while(|word| *word != "--");
     let joined = own().find_map(|word| word.to_str()?.strip_prefix("--color=").map(OsStr::new));

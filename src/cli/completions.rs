@@ -60,8 +60,8 @@ pub(super) fn values(arguments: &Complete, out: &mut dyn Write) -> Result<Exit, 
     Ok(Exit::Success)
 }
 
-/// The ids of the newest runs. An id begins with the time of the run's start, so sorting the ids sorts the runs by
-/// time.
+/// Returns the ids of the newest runs. An id begins with the time of the run's start, so sorting the ids sorts the runs
+/// by time.
 fn run_ids() -> Vec<String> {
     let entries = runs_dir().ok().and_then(|runs| std::fs::read_dir(runs).ok());
     let names = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -72,7 +72,7 @@ fn run_ids() -> Vec<String> {
     ids
 }
 
-/// The commands that take a run as an argument, as the user types them: `log`, `worktree path`.
+/// Returns the commands that take a run as an argument, as the user types them: `log`, `worktree path`.
 fn commands_with_runs(command: &Command) -> Vec<String> {
     let takes_run = |command: &Command| {
         command.get_positionals().any(|argument| matches!(argument.get_id().as_str(), "run" | "runs"))

@@ -145,7 +145,7 @@ pub(super) fn init(args: &Init, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// The command that runs the tests of a project, by the files in its root.
+/// Returns the command that runs the tests of a project, by the files in its root.
 fn test_command(root: &Path) -> &'static str {
     let commands = [
         ("Makefile", "make test"),
@@ -159,7 +159,7 @@ fn test_command(root: &Path) -> &'static str {
     found.map_or("COMMAND", |(_, command)| command)
 }
 
-/// The names of the agents that guard knows and that are installed.
+/// Returns the names of the agents that guard knows and that are installed.
 fn installed_agents() -> Vec<&'static str> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_installed =
@@ -167,7 +167,7 @@ fn installed_agents() -> Vec<&'static str> {
     crate::agent::AGENTS.iter().map(|(name, _)| *name).filter(is_installed).collect()
 }
 
-/// The text of the `.guard/config.toml` that guard proposes for a project, with an explanation of each choice.
+/// Returns the text of the `.guard/config.toml` that guard proposes for a project, with an explanation of each choice.
 fn proposed(root: &Path) -> String {
     let exists = |name: &&str| root.join(name).exists();
     let found: Vec<(&Language, &str)> = LANGUAGES

@@ -113,7 +113,8 @@ impl Project {
         }
     }
 
-    /// The hash of the project's configuration and policy, by which guard recognises what the user has confirmed.
+    /// Returns the hash of the project's configuration and policy, by which guard recognises what the user has
+    /// confirmed.
     fn hash(&self) -> String {
         let mut hasher = Sha256::new();
         hasher.update(self.config_text.as_bytes());
@@ -158,7 +159,7 @@ impl Defaults {
         Ok(Self { policy, policy_origin, policy_name, user: config.run.clone(), user_place, project })
     }
 
-    /// What the project asks for beyond what the user allows, one line for each request.
+    /// Returns what the project asks for beyond what the user allows, one line for each request.
     pub(super) fn requests(&self) -> Result<Vec<String>, Failure> {
         let Some(project) = &self.project else { return Ok(Vec::new()) };
         let run = &project.config.run;
@@ -263,13 +264,13 @@ impl Defaults {
         }
     }
 
-    /// The prefix for the names of runs' branches, if a default names one.
+    /// Returns the prefix for the names of runs' branches, if a default names one.
     pub(super) fn branch_prefix(&self) -> Option<&str> {
         let project = self.project.as_ref().and_then(|project| project.config.run.branch_prefix.as_deref());
         project.or(self.user.branch_prefix.as_deref())
     }
 
-    /// Every setting with its value and where it comes from.
+    /// Returns every setting with its value and where it comes from.
     pub(super) fn settings(&self) -> Vec<(&'static str, String, Origin)> {
         let user = Origin::User(self.user_place.clone());
         let project = self.project.as_ref().map(|project| project.config.run.clone()).unwrap_or_default();
@@ -303,8 +304,8 @@ impl Defaults {
     }
 }
 
-/// The differences between the policy that the user would have (`base`) and another policy. Empty if that policy only
-/// tightens `base`.
+/// Returns the differences between the policy that the user would have (`base`) and another policy. Empty if that
+/// policy only tightens `base`.
 fn looser(base: &str, policy: &Policy) -> Result<Vec<String>, Failure> {
     let extends_base = policy.extends.iter().any(|name| name == base);
     let loosens = policy.remarks.iter().any(|remark| remark.severity == Severity::Note);

@@ -62,8 +62,8 @@ pub(super) fn fork() -> io::Result<Side> {
 }
 
 impl StartNotifier {
-    /// An observer of the run's events that tells the caller when the first program starts. From then on, guard prints
-    /// nothing: the transcript contains everything.
+    /// Returns an observer of the run's events that tells the caller when the first program starts. From then on, guard
+    /// prints nothing: the transcript contains everything.
     pub(super) fn observer(self, run_id: &str) -> Observer {
         let mut waiting = Some((self.started, run_id.to_string()));
         Box::new(move |line: &Line<'_>| {

@@ -56,12 +56,12 @@ pub(super) fn run(args: &Diff, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// A number with its noun: `1 commit`, `2 commits`.
+/// Returns a number with its noun: `1 commit`, `2 commits`.
 pub(super) fn count(number: usize, singular: &str) -> String {
     if number == 1 { format!("1 {singular}") } else { format!("{number} {singular}s") }
 }
 
-/// A line that says how many commits and uncommitted paths the run left.
+/// Returns a line that says how many commits and uncommitted paths the run left.
 fn headline(record: &Record, work: &WholeWork) -> String {
     let branch = record.branch.trim_start_matches("refs/heads/");
     let commits = count(work.commits, "commit");

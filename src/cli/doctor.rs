@@ -54,12 +54,12 @@ fn policies(kernel: &Kernel) -> Result<Vec<(String, Missing)>, Failure> {
     Ok(found)
 }
 
-/// Which mechanism enforces each boundary of a run on this machine.
+/// Returns which mechanism enforces each boundary of a run on this machine.
 fn boundaries(kernel: &Kernel) -> Vec<HeldBoundary> {
     held_boundaries(kernel.landlock, kernel.namespaces.is_ok())
 }
 
-/// Why runs on this machine get no shims; `None` if they get them.
+/// Returns why runs on this machine get no shims; `None` if they get them.
 fn no_shims() -> Option<String> {
     why_no_shims(&runs_dir().ok()?)
 }

@@ -139,12 +139,12 @@ impl From<SandboxChoice> for crate::agent_exec::Sandbox {
 }
 
 impl RequestOptions {
-    /// Whether the options contain a request. Otherwise guard reads one from a file or standard input.
+    /// Returns true if the options contain a request. Otherwise guard reads one from a file or standard input.
     pub(crate) fn has_request(&self) -> bool {
         self.prompt.is_some() || !self.command.is_empty()
     }
 
-    /// The first given option that has no effect without a prompt or command.
+    /// Returns the first given option that has no effect without a prompt or command.
     pub(crate) fn first_unused(&self) -> Option<&'static str> {
         let options = [
             ("--cd", self.cd.is_some()),

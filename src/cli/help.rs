@@ -117,7 +117,7 @@ fn heading(command: &Command, title: &str) -> String {
     format!("{style}{title}:{style:#}")
 }
 
-/// The text that lists every visible command with its description, under the heading of its group.
+/// Returns the text that lists every visible command with its description, under the heading of its group.
 fn grouped_commands(command: &Command, width: usize) -> String {
     let visible: Vec<&Command> = command.get_subcommands().filter(|found| !found.is_hide_set()).collect();
     let is_grouped = |name: &str| GROUPS.iter().any(|(_, names)| names.contains(&name));

@@ -65,7 +65,7 @@ fn count(number: usize, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
-/// The text that names a policy file on a command line. It contains a slash, so that it is taken as a path.
+/// Returns the text that names a policy file on a command line. It contains a slash, so that it is taken as a path.
 fn reference(path: &Path) -> String {
     let shown = path.to_string_lossy();
     let shown = if shown.contains('/') { shown.into_owned() } else { format!("./{shown}") };
@@ -91,7 +91,7 @@ fn watch(args: &Learn) -> Result<(Exit, Option<String>), Failure> {
     super::run::run_with(&arguments, without_command_rules, &mut printed)
 }
 
-/// The policy without its rules about commands. The settings of the sandbox stay the same.
+/// Returns the policy without its rules about commands. The settings of the sandbox stay the same.
 fn without_command_rules(mut policy: Policy) -> Policy {
     policy.rules.clear();
     for default in [&mut policy.default_action, &mut policy.git_default_action, &mut policy.git_other_action]
@@ -160,7 +160,7 @@ fn see(event: &Event, seen: &mut Seen) {
     }
 }
 
-/// The name of the learned policy, which is derived from the name of its file.
+/// Returns the name of the learned policy, which is derived from the name of its file.
 fn policy_name(out: &Path) -> String {
     let stem = out.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     let name: String =
@@ -169,7 +169,7 @@ fn policy_name(out: &Path) -> String {
     if name.is_empty() { "learned".to_string() } else { name }
 }
 
-/// The path that a learned policy is written to by default.
+/// Returns the path that a learned policy is written to by default.
 pub(super) fn default_out() -> PathBuf {
     PathBuf::from("learned.toml")
 }

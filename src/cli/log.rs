@@ -92,7 +92,7 @@ pub(super) fn unreadable(run: &Run, error: &io::Error) -> Failure {
     )
 }
 
-/// Whether events of this type are about the network.
+/// Returns true if events of this type are about the network.
 fn is_network(event_type: &str) -> bool {
     let known = event_type.parse();
     matches!(
@@ -148,7 +148,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// The time of an event, in seconds since the run began.
+    /// Returns the time of an event, in seconds since the run began.
     fn offset(&mut self, event: &Event) -> String {
         let Some(time) = event.time() else { return format!("{:>10}", "?") };
         let began = *self.began.get_or_insert(time);

@@ -49,15 +49,15 @@ pub(crate) struct LogOptions {
 /// The environment variables that make child processes of guard log to the same file.
 static FOR_CHILDREN: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 
-/// The environment variables that make a child process of guard log as this process does. Empty unless the log goes to
-/// a file, because the parent takes the child's standard error for the child's messages.
+/// Returns the environment variables that make a child process of guard log as this process does. Empty unless the log
+/// goes to a file, because the parent takes the child's standard error for the child's messages.
 pub(super) fn for_children() -> Vec<(OsString, OsString)> {
     FOR_CHILDREN.get().cloned().unwrap_or_default()
 }
 
 static IS_VERBOSE: OnceLock<bool> = OnceLock::new();
 
-/// Whether the user asked for details with `-v`.
+/// Returns true if the user asked for details with `-v`.
 pub(super) fn is_verbose() -> bool {
     IS_VERBOSE.get().copied().unwrap_or(false)
 }
@@ -132,8 +132,8 @@ fn open(path: &Path) -> Result<File, Failure> {
 }
 
 enum Target {
-    /// Standard error, with a line end of its own: a program in the sandbox may have put the terminal into raw mode,
-    /// where a line feed does not return the carriage.
+    /// Standard error. On a terminal, each line ends with a carriage return and a line feed, because a program in the
+    /// sandbox may have put the terminal into raw mode, where a line feed alone does not return the carriage.
     StandardError {
         line_end: &'static str,
     },

@@ -99,7 +99,7 @@ fn git(search: &ProgramSearch) -> MachineCheck {
     }
 }
 
-/// The first two numbers of `git version 2.47.3`.
+/// Returns the first two numbers of `git version 2.47.3`.
 fn git_numbers(version: &str) -> Option<(u64, u64)> {
     let mut numbers = version.split_whitespace().nth(2)?.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -136,7 +136,8 @@ fn agent(adapter: &Adapter, search: &ProgramSearch) -> MachineCheck {
     }
 }
 
-/// The first line that `PROGRAM --version` prints. The program gets neither the user's variables nor their home.
+/// Returns the first line that `PROGRAM --version` prints. The program gets neither the user's variables nor their
+/// home.
 fn version(file: &Path, search: &ProgramSearch) -> Result<String, String> {
     let place = file.display();
     let mut command = Command::new(file);
@@ -263,7 +264,7 @@ fn state() -> Vec<MachineCheck> {
     checks
 }
 
-/// The total size of the files below a directory, and whether all files were counted.
+/// Returns the total size of the files below a directory, and whether all files were counted.
 fn size(directory: &Path) -> (u64, bool) {
     let (mut bytes, mut files) = (0, 0);
     let mut open = vec![directory.to_path_buf()];

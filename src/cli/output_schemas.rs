@@ -194,12 +194,12 @@ pub const SCHEMAS: &[Published] = &[
     ("result.schema.json", || titled(as_written::<RunResult>(), "guard run --json")),
 ];
 
-/// The schema of a type that guard reads: fields with a default are not required.
+/// Returns the schema of a type that guard reads: fields with a default are not required.
 fn as_read<T: JsonSchema>() -> Schema {
     SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>()
 }
 
-/// The schema of a type that guard prints: fields that guard may omit are not required.
+/// Returns the schema of a type that guard prints: fields that guard may omit are not required.
 fn as_written<T: JsonSchema>() -> Schema {
     SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>()
 }

@@ -120,7 +120,7 @@ fn unknown(name: &str) -> Failure {
     Failure::usage(format!("nothing is saved as {name:?}"), "`guard restore --list` shows what is saved")
 }
 
-/// The default name of the branch to create: `restored/` and the last part of the run's branch or name.
+/// Returns the default name of the branch to create: `restored/` and the last part of the run's branch or name.
 fn default_branch(work: &SavedWork) -> String {
     let name = work.branch.as_deref().unwrap_or(&work.name);
     format!("restored/{}", name.rsplit('/').next().unwrap_or(name))

@@ -213,7 +213,8 @@ fn with_defaults(arguments: &args::Run, config: &Config) -> Result<(args::Run, P
     Ok((arguments, policy))
 }
 
-/// The plan for a run of `/bin/true` in the current directory, for answering questions about what a run may access.
+/// Returns the plan for a run of `/bin/true` in the current directory, for answering questions about what a run may
+/// access.
 pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
     let parsed = <args::Cli as clap::Parser>::try_parse_from(["guard", "run", "--", "/bin/true"]);
     let Ok(args::Cli { command: args::Command::Run(mut arguments), .. }) = parsed else {
@@ -236,8 +237,8 @@ pub(super) fn plan_here(policy: Option<&str>) -> Result<LaunchPlan, Failure> {
     })
 }
 
-/// The policy for answering questions: the one that the user named, or the one that runs in the current directory would
-/// use.
+/// Returns the policy for answering questions: the one that the user named, or the one that runs in the current
+/// directory would use.
 pub(super) fn policy_here(named: Option<&str>) -> Result<Policy, Failure> {
     let config = user_config()?;
     let directory = std::env::current_dir().unwrap_or_default();
@@ -439,12 +440,12 @@ fn home_files(given: &[String]) -> Result<Vec<(PathBuf, String)>, Failure> {
     given.iter().map(|given| file(given).ok_or_else(|| bad(given))).collect()
 }
 
-/// The directory of the user's configuration and policies.
+/// Returns the directory of the user's configuration and policies.
 pub(super) fn config_dir() -> Option<PathBuf> {
     Config::place()?.parent().map(PathBuf::from)
 }
 
-/// The caller's home directory.
+/// Returns the caller's home directory.
 pub(super) fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
 }
@@ -477,7 +478,7 @@ fn streams(form: Form, reader: Option<Box<dyn launch::OutputReader>>) -> Result<
     })
 }
 
-/// An observer that prints each event when guard records it; `None` unless the output is a stream.
+/// Returns an observer that prints each event when guard records it; `None` unless the output is a stream.
 fn observer(form: Form) -> Option<Observer> {
     if form != Form::Stream {
         return None;

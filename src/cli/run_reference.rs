@@ -114,7 +114,7 @@ pub(super) fn pick(reference: &str, candidates: &[Candidate]) -> Result<usize, F
     only_one(reference, &ids, candidates)
 }
 
-/// The position in the list of runs that `@` or `@N` stands for, counted from 1.
+/// Returns the position in the list of runs that `@` or `@N` stands for, counted from 1.
 fn position(reference: &str) -> Option<usize> {
     match reference.strip_prefix('@')? {
         "" => Some(1),
@@ -122,13 +122,13 @@ fn position(reference: &str) -> Option<usize> {
     }
 }
 
-/// Whether text is long enough for an id and has only characters of ids. Shorter text, such as `add`, is more likely a
-/// name.
+/// Returns true if text is long enough for an id and has only characters of ids. Shorter text, such as `add`, is more
+/// likely a name.
 fn can_be_id(reference: &str) -> bool {
     reference.len() >= SHORTEST_ID && reference.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-/// The candidates with this id or, if there are none, those whose id begins or ends with this text.
+/// Returns the candidates with this id or, if there are none, those whose id begins or ends with this text.
 fn matching_ids(reference: &str, candidates: &[Candidate]) -> Vec<usize> {
     let matching = |test: &dyn Fn(&str) -> bool| -> Vec<usize> {
         (0..candidates.len()).filter(|&index| test(&candidates[index].id)).collect()
@@ -140,7 +140,8 @@ fn matching_ids(reference: &str, candidates: &[Candidate]) -> Vec<usize> {
     matching(&|id| id.starts_with(reference) || id.ends_with(reference))
 }
 
-/// The newest run on each branch for which `is_meant` is true. Earlier runs on the same branch are part of its history.
+/// Returns the newest run on each branch for which `is_meant` is true. Earlier runs on the same branch are part of its
+/// history.
 fn newest_of_each_branch(candidates: &[Candidate], is_meant: &dyn Fn(&str) -> bool) -> Vec<usize> {
     let mut found: Vec<usize> = Vec::new();
     for (index, candidate) in candidates.iter().enumerate() {
@@ -171,7 +172,7 @@ fn prefer_current_repository(found: Vec<usize>, candidates: &[Candidate]) -> Vec
     if here.is_empty() { found } else { here }
 }
 
-/// The main directory of the repository that contains the current directory.
+/// Returns the main directory of the repository that contains the current directory.
 fn current_repository() -> Option<PathBuf> {
     let repository = Repository::find(&std::env::current_dir().ok()?).ok()??;
     Some(main_directory(&repository.common_dir).to_path_buf())
@@ -216,7 +217,7 @@ fn unknown(reference: &str, candidates: &[Candidate]) -> Failure {
     Failure::usage(format!("{message}; similar runs:{similar}"), "`guard runs` lists all runs")
 }
 
-/// The runs, at most three, whose short id, branch or name is most similar to the text that the user typed.
+/// Returns the runs, at most three, whose short id, branch or name is most similar to the text that the user typed.
 fn nearest(reference: &str, candidates: &[Candidate], short: &HashMap<&str, &str>) -> Vec<usize> {
     if reference.len() > LONGEST_TYPED {
         return Vec::new();
@@ -242,7 +243,7 @@ fn no_such_position(reference: &str) -> Failure {
     )
 }
 
-/// The shortest ending of each id, of at least 8 characters, that no other id has.
+/// Returns the shortest ending of each id, of at least 8 characters, that no other id has.
 pub(super) fn short_ids<'a>(ids: &[&'a str]) -> HashMap<&'a str, &'a str> {
     let mut short = HashMap::with_capacity(ids.len());
     let mut left = ids.to_vec();

@@ -80,7 +80,7 @@ pub(super) fn print_not_started(
     print_failure(&result, hint, form, out)
 }
 
-/// The result of a run that has not begun. It contains only what the plan says.
+/// Returns the result of a run that has not begun. It contains only what the plan says.
 pub(super) fn result_before_start(plan: &LaunchPlan) -> RunResult {
     RunResult {
         tool: plan.program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -175,7 +175,7 @@ pub(super) fn report(
     Ok(exit_of(result))
 }
 
-/// The exit code of a run with this result.
+/// Returns the exit code of a run with this result.
 pub(super) fn exit_of(result: &RunResult) -> Exit {
     match result.error_kind {
         Some(
@@ -189,7 +189,7 @@ pub(super) fn exit_of(result: &RunResult) -> Exit {
     }
 }
 
-/// Whether guard ended the run because of a limit. guard prints this even if the user wants no summary.
+/// Returns true if guard ended the run because of a limit. guard prints this even if the user wants no summary.
 fn is_ended_by_limit(result: &RunResult) -> bool {
     let limits = [
         ErrorKind::IdleTimeout,
@@ -204,7 +204,7 @@ fn is_ended_by_limit(result: &RunResult) -> bool {
 /// The maximum number of denials that a summary lists.
 const MOST_SHOWN: usize = 10;
 
-/// The summary for the user at the end of a run.
+/// Returns the summary for the user at the end of a run.
 fn summary(result: &RunResult) -> Vec<String> {
     let mut lines = Vec::new();
     let ended = match (&result.error, result.exit_code) {
@@ -273,7 +273,7 @@ fn refusal(denial: &Denial) -> String {
     }
 }
 
-/// The hosts that the run was refused, in one line for a summary that does not list every denial.
+/// Returns the hosts that the run was refused, in one line for a summary that does not list every denial.
 fn refused_hosts(result: &RunResult) -> Option<String> {
     let refused: Vec<&HostTraffic> = result.network.iter().filter(|host| host.refused > 0).collect();
     let shown = |host: &&HostTraffic| match host.port {
@@ -297,8 +297,8 @@ fn bytes(count: u64) -> String {
     }
 }
 
-/// The shortest text that names a run for `guard diff` and `guard apply`: `@` if the run is the newest one in its
-/// repository, otherwise its branch.
+/// Returns the shortest text that names a run for `guard diff` and `guard apply`: `@` if the run is the newest one in
+/// its repository, otherwise its branch.
 fn reference(run_id: &str, branch: &str) -> String {
     let newest = || {
         let runs = runs_dir().ok()?;

@@ -73,7 +73,7 @@ impl WorkspaceRequest<'_> {
         Ok(OpenedWorkspace { folder, task: Some(task) })
     }
 
-    /// What `open` would create, for display. Creates nothing.
+    /// Returns what `open` would create, for display. Creates nothing.
     pub(super) fn planned(&self) -> Result<Option<(Checkout, PathBuf)>, WorkspaceProblem> {
         let Some(repository) = self.repository()? else { return Ok(None) };
         let (place, here) = self.place(&repository)?;
@@ -96,7 +96,7 @@ impl WorkspaceRequest<'_> {
         Ok(Some((checkout, folder)))
     }
 
-    /// The repository in which to create a worktree; `None` if the run gets no worktree.
+    /// Returns the repository in which to create a worktree; `None` if the run gets no worktree.
     fn repository(&self) -> Result<Option<Repository>, WorkspaceProblem> {
         let found = if self.arguments.in_place || !may_be_in_repository(self.folder) {
             None
@@ -119,7 +119,8 @@ impl WorkspaceRequest<'_> {
         Ok(Some(Repository { trusted: self.arguments.trust_repository, ..repository }))
     }
 
-    /// The worktree or repository to start from, and whether the run works in it (true) or in a new worktree (false).
+    /// Returns the worktree or repository to start from, and whether the run works in it (true) or in a new worktree
+    /// (false).
     fn place(&self, repository: &Repository) -> Result<(Repository, bool), WorkspaceProblem> {
         let args::Run { branch: Some(branch), worktree: Some(worktree), name, .. } = self.arguments else {
             return Ok((repository.clone(), self.arguments.here));
@@ -209,7 +210,7 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// The directory in the worktree that corresponds to the working directory of the request.
+    /// Returns the directory in the worktree that corresponds to the working directory of the request.
     fn same_folder(&self, repository: &Repository, worktree: &Path) -> PathBuf {
         let real = std::fs::canonicalize(self.folder).unwrap_or_else(|_| self.folder.to_path_buf());
         let below = repository.toplevel.as_ref().and_then(|top| real.strip_prefix(top).ok());
@@ -219,7 +220,7 @@ impl WorkspaceRequest<'_> {
         }
     }
 
-    /// Whether options were given that only make sense in a repository.
+    /// Returns true if options were given that only make sense in a repository.
     fn is_about_a_repository(&self) -> bool {
         let args::Run { name, base, here, branch, auto, keep, discard, copy, link, .. } = self.arguments;
         let names_paths = !copy.is_empty() || !link.is_empty();

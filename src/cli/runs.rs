@@ -78,7 +78,7 @@ pub(super) fn ps(args: &Ps, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// The repository that contains a directory.
+/// Returns the repository that contains a directory.
 pub(super) fn repository_at(directory: &Path) -> Result<Repository, Failure> {
     let found = if directory.is_dir() { Repository::find(directory)? } else { None };
     found.ok_or_else(|| {
@@ -102,7 +102,7 @@ fn is_in_repository(run: &Run, repository: &Repository) -> bool {
         || Record::read(&run.folder).is_ok_and(|record| record.common_dir == repository.common_dir)
 }
 
-/// How a run ended, or what it is doing, in one or two words.
+/// Returns how a run ended, or what it is doing, in one or two words.
 pub(super) fn outcome(run: &Run) -> &'static str {
     let Some(result) = run.last.as_ref().map(|event| &event.data) else {
         return match run.state {
@@ -130,7 +130,7 @@ fn has_failed(run: &Run) -> bool {
     !matches!(outcome(run), "ok" | "running" | "stopped" | "not begun")
 }
 
-/// The outcome of a run, with the exit code if the run failed.
+/// Returns the outcome of a run, with the exit code if the run failed.
 pub(super) fn state_text(run: &Run) -> String {
     match (outcome(run), run.exit_code()) {
         ("failed", Some(code)) if code != 0 => format!("failed ({code})"),
@@ -233,8 +233,8 @@ fn write_table(
     table::write(columns, table::width(), out)
 }
 
-/// The branch of a run, for the table. If the name of the branch ends with the run's id, the id is left out, because
-/// the first column shows it.
+/// Returns the branch of a run, for the table. If the name of the branch ends with the run's id, the id is left out,
+/// because the first column shows it.
 fn branch(run: &Run) -> Option<String> {
     let branch = run.branch()?;
     Some(match branch.strip_suffix(run.id.as_str()) {
@@ -243,7 +243,7 @@ fn branch(run: &Run) -> Option<String> {
     })
 }
 
-/// The agent or program that a run started, with the arguments that the user gave.
+/// Returns the agent or program that a run started, with the arguments that the user gave.
 fn command(run: &Run) -> String {
     let mut words = run.command();
     if let (Some(first), Some(tool)) = (words.first_mut(), run.tool()) {
@@ -354,8 +354,8 @@ fn sweep(store: &Store, runs: &[Run], dry_run: bool, out: &mut dyn Write) -> io:
     Ok(())
 }
 
-/// Whether a run's worktree still exists, or the run has commits that exist nowhere else. The run's record is needed to
-/// find them.
+/// Returns true if a run's worktree still exists, or the run has commits that exist nowhere else. The run's record is
+/// needed to find them.
 pub(super) fn holds_work(run: &Run) -> bool {
     if !Record::exists(&run.folder) {
         return false;
@@ -364,8 +364,8 @@ pub(super) fn holds_work(run: &Run) -> bool {
     run.folder.join("git").exists() || Record::read(&run.folder).map_or(true, is_open)
 }
 
-/// The size of a run's files in bytes. Counts at most [`MOST_COUNTED_FILES`] files, and those that cannot be read as
-/// zero.
+/// Returns the size of a run's files in bytes. Counts at most [`MOST_COUNTED_FILES`] files, and those that cannot be
+/// read as zero.
 pub(super) fn disk_use(folder: &Path) -> u64 {
     let (mut bytes, mut counted) = (0, 0);
     let mut folders = vec![folder.to_path_buf()];

@@ -45,7 +45,7 @@ pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> 
     Ok(Exit::Success)
 }
 
-/// The types that `--type` names; `None` means all.
+/// Returns the types that `--type` names; `None` means all.
 fn accepted_types(args: &ServeArgs, types: &TaskTypes) -> Result<Option<BTreeSet<String>>, Failure> {
     for name in &args.types {
         types.get(name).map_err(|failure| {

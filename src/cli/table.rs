@@ -32,7 +32,7 @@ impl Column {
     }
 }
 
-/// The width that tables must fit into: the width of the terminal, the value of `COLUMNS`, or 80.
+/// Returns the width that tables must fit into: the width of the terminal, the value of `COLUMNS`, or 80.
 pub(super) fn width() -> usize {
     let terminal = io::stdout();
     let of_terminal = crate::sys::terminal::columns(terminal.as_fd()).filter(|width| *width > 0);

@@ -123,8 +123,8 @@ fn begin(arguments: &Task, task_store: TaskStore, out: &mut dyn Write) -> Result
     ended
 }
 
-/// The API key that is missing for an agent of this workflow, if any. Ignores agents that are not installed: that is
-/// the clearer problem, and the steps that use these agents report it.
+/// Returns the API key that is missing for an agent of this workflow, if any. Ignores agents that are not installed:
+/// that is the clearer problem, and the steps that use these agents report it.
 fn missing_keys(
     workflow: &Workflow,
     agent: Option<&str>,
@@ -263,7 +263,7 @@ fn task_settings(
     })
 }
 
-/// The test command from the options: empty for no tests, `None` if it is to be detected in the project.
+/// Returns the test command from the options: empty for no tests, `None` if it is to be detected in the project.
 fn test_command(arguments: &TaskTests) -> Result<Option<Vec<String>>, Failure> {
     if arguments.no_tests {
         return Ok(Some(Vec::new()));

@@ -31,7 +31,7 @@ pub(super) fn list(task_store: &TaskStore, as_json: bool, out: &mut dyn Write) -
     Ok(Exit::Success)
 }
 
-/// The state of a task, as JSON. A task that is marked as running but has no worker was killed: its status is
+/// Returns the state of a task, as JSON. A task that is marked as running but has no worker was killed: its status is
 /// `interrupted`.
 fn summary(task_store: &TaskStore, task: &TaskRow) -> Value {
     let is_alive = task.status == "running" && task_store.worker(&task.id).is_some();

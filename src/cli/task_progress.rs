@@ -104,7 +104,7 @@ impl TaskProgress {
     }
 }
 
-/// The status line of a step: `[PLANNING]... In Progress`, `[PLANNING]... Done`.
+/// Returns the status line of a step: `[PLANNING]... In Progress`, `[PLANNING]... Done`.
 fn status_line(event: &TaskEvent) -> Option<String> {
     let how = match event.event_type {
         EventType::TaskStep => "In Progress",

@@ -11,7 +11,7 @@ const MOST_HOSTS: usize = 3;
 /// The maximum length of an error that the last line puts before the time.
 const LONGEST_CLAUSE: usize = 60;
 
-/// The line that is printed when a run begins: policy, branch, network and time limits.
+/// Returns the line that is printed when a run begins: policy, branch, network and time limits.
 pub(super) fn beginning(plan: &LaunchPlan) -> String {
     let place = match &plan.checkout {
         Some(checkout) => format!("branch {}", checkout.branch),
@@ -66,7 +66,8 @@ pub(super) fn has_news(result: &RunResult) -> bool {
         || (result.worktree.is_none() && !result.files_changed.is_empty())
 }
 
-/// The line that is printed when a run has ended: how it ended, what it left, and how to learn what was refused.
+/// Returns the line that is printed when a run has ended: how it ended, what it left, and how to learn what was
+/// refused.
 pub(super) fn ending(result: &RunResult) -> String {
     let time = format!("{:.1} s", result.duration_ms as f64 / 1000.0);
     let refused = result.denials.first().filter(|_| result.error_kind == Some(ErrorKind::PolicyDenied));

@@ -50,12 +50,12 @@ pub(super) fn run(args: &WorkerArgs, _: &mut dyn Write) -> Result<Exit, Failure>
     Ok(Exit::Success)
 }
 
-/// How many tasks a worker works on at once.
+/// Returns how many tasks a worker works on at once.
 pub(super) fn concurrency(option: Option<u16>) -> usize {
     option.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }
 
-/// What a worker of this user needs to work on tasks.
+/// Returns what a worker of this user needs to work on tasks.
 pub(super) fn task_context() -> Result<TaskContext, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")

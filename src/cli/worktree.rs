@@ -55,7 +55,7 @@ fn entries() -> Result<Vec<Entry>, Failure> {
     Ok(workspace::list(store()?.folder())?)
 }
 
-/// The repository that contains the current directory.
+/// Returns the repository that contains the current directory.
 pub(super) fn here() -> Result<Repository, Failure> {
     let current = std::env::current_dir().unwrap_or_default();
     Repository::find(&current)?.ok_or_else(|| {
@@ -112,7 +112,7 @@ fn find(name: &str) -> Result<(PathBuf, workspace::Record), Failure> {
     })
 }
 
-/// The time that a run's id contains, if guard made the id.
+/// Returns the time that a run's id contains, if guard made the id.
 fn time_of(id: &str) -> Option<Timestamp> {
     let (seconds, nanoseconds) = uuid::Uuid::try_parse(id).ok()?.get_timestamp()?.to_unix();
     Timestamp::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?).ok()
@@ -273,7 +273,7 @@ struct CleanRequest<'a> {
 }
 
 impl CleanRequest<'_> {
-    /// The common directory of the repository to clean; `None` means all repositories.
+    /// Returns the common directory of the repository to clean; `None` means all repositories.
     fn repository(&self) -> Result<Option<PathBuf>, Failure> {
         if self.all_repositories {
             return Ok(None);

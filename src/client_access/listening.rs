@@ -50,7 +50,7 @@ impl Listening {
         Ok(Self { listener, address })
     }
 
-    /// The URL at which clients reach a path of the server.
+    /// Returns the URL at which clients reach a path of the server.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }

@@ -88,12 +88,12 @@ impl RequestCheck {
     }
 }
 
-/// The rejection of a request that a web page sent.
+/// Returns the rejection of a request that a web page sent.
 pub(crate) fn from_web_page() -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, "requests from web pages (with an Origin header) are not accepted")
 }
 
-/// The value of a header; `None` if the header is missing or present more than once.
+/// Returns the value of a header; `None` if the header is missing or present more than once.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h [u8]> {
     let mut all = headers.get_all(name).iter();
     let first = all.next()?;

@@ -33,7 +33,7 @@ impl Roots {
         directories.iter().map(real).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The first root: where a client works that names no directory.
+    /// Returns the first root: where a client works that names no directory.
     pub(crate) fn first(&self) -> Option<&Path> {
         self.0.first().map(PathBuf::as_path)
     }

@@ -89,7 +89,7 @@ impl Token {
         Self::read(path)
     }
 
-    /// Whether a token that a client presented is the right one. The comparison takes constant time.
+    /// Returns true if a token that a client presented is the right one. The comparison takes constant time.
     pub(crate) fn matches(&self, candidate: &[u8]) -> bool {
         let candidate: [u8; 32] = Sha256::digest(candidate).into();
         let differences = self.0.iter().zip(candidate).fold(0, |all, (one, other)| all | (one ^ other));

@@ -183,7 +183,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// The same environment, directory and standard input, for a command inside the intent `parent`.
+    /// Returns the same environment, directory and standard input, for a command inside the intent `parent`.
     pub(crate) fn inside(&self, parent: usize, origin: Origin) -> Self {
         Self {
             env: self.env.clone(),
@@ -406,7 +406,7 @@ impl Analyzer<'_> {
     }
 }
 
-/// Whether an environment variable makes common programs run a further program.
+/// Returns true if an environment variable makes common programs run a further program.
 fn makes_programs_run(name: &[u8]) -> bool {
     name.ends_with(b"PAGER")
         || name.ends_with(b"_OPTIONS")
@@ -431,13 +431,13 @@ fn makes_programs_run(name: &[u8]) -> bool {
         )
 }
 
-/// Whether a program's behaviour depends on the name it is called by.
+/// Returns true if a program's behaviour depends on the name it is called by.
 fn acts_by_name(file: &[u8]) -> bool {
     file == b"coreutils" || wrapper::is_multi_call(file)
 }
 
-/// The name by which a program is judged: the name of the resolved file if that is known (a link called `ls` to git is
-/// git), except for programs whose behaviour depends on the name they are called by.
+/// Returns the name by which a program is judged: the name of the resolved file if that is known (a link called `ls` to
+/// git is git), except for programs whose behaviour depends on the name they are called by.
 fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     let called = base_name(called);
     match resolved.map(base_name) {
@@ -449,7 +449,7 @@ fn program_name(called: &[u8], resolved: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
-/// A short excerpt of a text around an offset, for messages.
+/// Returns a short excerpt of a text around an offset, for messages.
 fn excerpt(text: &[u8], at: usize) -> String {
     let start = at.saturating_sub(30);
     let end = (at + 30).min(text.len());
@@ -459,14 +459,14 @@ fn excerpt(text: &[u8], at: usize) -> String {
 }
 
 impl Intent {
-    /// The command of this intent as one line. A long command is shortened to its beginning, its end, and the
+    /// Returns the command of this intent as one line. A long command is shortened to its beginning, its end, and the
     /// git verb.
     pub fn line(&self) -> String {
         const MOST: usize = 200;
         self.line_within(MOST, "not shown")
     }
 
-    /// The whole command of this intent as one line, for the user who decides about it.
+    /// Returns the whole command of this intent as one line, for the user who decides about it.
     pub fn whole_line(&self) -> String {
         const MOST: usize = 64 << 10;
         self.line_within(MOST, "not shown: answer no")

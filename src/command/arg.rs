@@ -25,12 +25,12 @@ struct Hole {
 }
 
 impl Arg {
-    /// An argument that is fully known.
+    /// Returns an argument that is fully known.
     pub fn exact(bytes: impl Into<Vec<u8>>) -> Self {
         Self { bytes: bytes.into(), hole: None }
     }
 
-    /// An argument of which only `prefix` is known; `written` is its source text.
+    /// Returns an argument of which only `prefix` is known; `written` is its source text.
     pub fn partial(prefix: impl Into<Vec<u8>>, written: &[u8], splits: bool) -> Self {
         Self {
             bytes: prefix.into(),
@@ -38,7 +38,7 @@ impl Arg {
         }
     }
 
-    /// An argument with a placeholder that a wrapper (`xargs -I{}`, `find -exec`) replaces at run time.
+    /// Returns an argument with a placeholder that a wrapper (`xargs -I{}`, `find -exec`) replaces at run time.
     pub(crate) fn template(prefix: impl Into<Vec<u8>>, written: &[u8]) -> Self {
         Self {
             bytes: prefix.into(),
@@ -46,7 +46,7 @@ impl Arg {
         }
     }
 
-    /// The argument as text for a shell, if all its bytes are known or the only unknown part is a placeholder.
+    /// Returns the argument as text for a shell, if all its bytes are known or the only unknown part is a placeholder.
     pub(crate) fn as_text(&self) -> Option<&[u8]> {
         match &self.hole {
             None => Some(&self.bytes),
@@ -54,27 +54,28 @@ impl Arg {
         }
     }
 
-    /// The argument's bytes, if all of them are known.
+    /// Returns the argument's bytes, if all of them are known.
     pub fn known(&self) -> Option<&[u8]> {
         self.hole.is_none().then_some(self.bytes.as_slice())
     }
 
-    /// The known bytes of the argument: all of them, or those before the first expansion.
+    /// Returns the known bytes of the argument: all of them, or those before the first expansion.
     pub fn prefix(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether every byte of the argument is known.
+    /// Returns true if every byte of the argument is known.
     pub fn is_exact(&self) -> bool {
         self.hole.is_none()
     }
 
-    /// Whether the argument may become several arguments, or none, at run time.
+    /// Returns true if the argument may become several arguments, or none, at run time.
     pub fn splits(&self) -> bool {
         self.hole.as_ref().is_some_and(|hole| hole.splits)
     }
 
-    /// The argument for messages: its bytes, or its source text if it is not fully known; shell-quoted if necessary.
+    /// Returns the argument for messages: its bytes, or its source text if it is not fully known; shell-quoted if
+    /// necessary.
     pub fn display(&self) -> Cow<'_, str> {
         match &self.hole {
             None => match String::from_utf8_lossy(&self.bytes) {
@@ -85,7 +86,7 @@ impl Arg {
         }
     }
 
-    /// The same argument without its first `count` bytes, which must be known.
+    /// Returns the same argument without its first `count` bytes, which must be known.
     pub(crate) fn skip(&self, count: usize) -> Self {
         let bytes = self.bytes.get(count..).unwrap_or_default().to_vec();
         Self { bytes, hole: self.hole.clone() }

@@ -15,12 +15,12 @@ pub enum Cwd {
 }
 
 impl Cwd {
-    /// The directory at an absolute path; [`Cwd::Unknown`] if the path is relative.
+    /// Returns the directory at an absolute path; [`Cwd::Unknown`] if the path is relative.
     pub fn from_absolute(path: &[u8]) -> Self {
         if path.first() == Some(&b'/') { Self::Known(normalise(path)) } else { Self::Unknown }
     }
 
-    /// The directory that a relative or absolute path leads to from this directory.
+    /// Returns the directory that a relative or absolute path leads to from this directory.
     pub(crate) fn enter(&self, path: &[u8]) -> Self {
         // The kernel rejects longer paths, and following them would take quadratic time.
         match self.resolve(path).filter(|path| path.len() <= LONGEST_PATH) {
@@ -29,8 +29,8 @@ impl Cwd {
         }
     }
 
-    /// The absolute, normalised form of `path` relative to this directory. `None` if this directory is
-    /// unknown and the path is relative.
+    /// Returns the absolute, normalised form of `path` relative to this directory. `None` if this directory is unknown
+    /// and the path is relative.
     pub(crate) fn resolve(&self, path: &[u8]) -> Option<Vec<u8>> {
         if path.first() == Some(&b'/') {
             return Some(normalise(path));
@@ -43,7 +43,7 @@ impl Cwd {
         Some(normalise(&joined))
     }
 
-    /// Whether this directory is known and lies neither at nor below `root`.
+    /// Returns true if this directory is known and lies neither at nor below `root`.
     pub(crate) fn is_outside(&self, root: &[u8]) -> bool {
         match self {
             Self::Known(path) => !is_within(path, root),
@@ -60,7 +60,7 @@ pub(crate) fn join(directory: &[u8], path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether a normalised path is `root` or lies below it.
+/// Returns true if a normalised path is `root` or lies below it.
 pub(crate) fn is_within(path: &[u8], root: &[u8]) -> bool {
     root == b"/" || path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }

@@ -94,7 +94,7 @@ impl Effects {
         CLASSES.iter().find(|(known, ..)| *known == name).map(|&(.., effect)| effect)
     }
 
-    /// The union of this set and `other`.
+    /// Returns the union of this set and `other`.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -105,22 +105,22 @@ impl Effects {
         self.0 |= other.0;
     }
 
-    /// Whether this set and `other` have a class in common.
+    /// Returns true if this set and `other` have a class in common.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether every class of this set is in `other`.
+    /// Returns true if every class of this set is in `other`.
     pub const fn is_within(self, other: Self) -> bool {
         self.0 & !other.0 == 0
     }
 
-    /// Whether the set is empty.
+    /// Returns true if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The names of the classes in the set.
+    /// Returns the names of the classes in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         CLASSES.iter().filter(move |(.., effect)| self.intersects(*effect)).map(|&(name, ..)| name)
     }

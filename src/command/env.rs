@@ -31,7 +31,7 @@ impl Env {
         self.overlay.clear();
     }
 
-    /// The approximate number of bytes that cloning this value copies.
+    /// Returns the approximate number of bytes that cloning this value copies.
     pub(crate) fn weight(&self) -> usize {
         self.overlay.len() * 64
     }
@@ -40,7 +40,7 @@ impl Env {
         self.overlay.is_empty() && !self.cleared
     }
 
-    /// The names of the variables that were set before the command, for rules about variables.
+    /// Returns the names of the variables that were set before the command, for rules about variables.
     pub(crate) fn assigned(&self) -> Vec<Vec<u8>> {
         let mut seen = HashSet::new();
         let set = self.overlay.iter().rev().filter(|(name, _)| seen.insert(name.as_slice()));
@@ -48,7 +48,7 @@ impl Env {
         set.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The value of a variable: from the overlay, otherwise from `base` unless the environment was cleared.
+    /// Returns the value of a variable: from the overlay, otherwise from `base` unless the environment was cleared.
     pub(crate) fn get(&self, base: &[(Vec<u8>, Vec<u8>)], name: &[u8]) -> Option<Arg> {
         if let Some((_, value)) = self.overlay.iter().rev().find(|(known, _)| known == name) {
             return value.clone();
@@ -59,7 +59,7 @@ impl Env {
         base.iter().rev().find(|(known, _)| known == name).map(|(_, value)| Arg::exact(value.clone()))
     }
 
-    /// Every variable whose name `wanted` accepts, with the value that the command would see.
+    /// Returns every variable whose name `wanted` accepts, with the value that the command would see.
     pub(crate) fn select(
         &self,
         base: &[(Vec<u8>, Vec<u8>)],

@@ -114,7 +114,7 @@ pub(crate) fn describe(name: &[u8], args: &[Arg], cwd: &Cwd, context: &Context, 
     }
 }
 
-/// Whether a tool that is not an interpreter would run commands because of its arguments.
+/// Returns true if a tool that is not an interpreter would run commands because of its arguments.
 fn runs_inline_commands(name: &[u8], args: &[Arg]) -> bool {
     let any = |wanted: &dyn Fn(&[u8]) -> bool| args[1..].iter().any(|arg| wanted(arg.prefix()));
     match name {
@@ -150,7 +150,7 @@ fn gives_pattern(arg: &[u8]) -> bool {
         || (arg.len() == 2 && matches!(arg, b"-e" | b"-f"))
 }
 
-/// The arguments that are not options.
+/// Returns the arguments that are not options.
 fn plain_operands(args: &[Arg]) -> Vec<&Arg> {
     let mut only_operands = false;
     args.iter()
@@ -267,7 +267,8 @@ pub(crate) fn use_path(arg: &Arg, access: Access, cwd: &Cwd, context: &Context, 
 /// Directories for temporary files, in which programs expect to be able to write.
 const TEMPORARY: [&[u8]; 3] = [b"/tmp", b"/var/tmp", b"/dev/shm"];
 
-/// Whether an absolute path lies outside of everything that the command may write. False if the path is not known.
+/// Returns true if an absolute path lies outside of everything that the command may write. False if the path is not
+/// known.
 fn lies_outside(path: &[u8], context: &Context) -> bool {
     let is_within = |root: &[u8]| super::cwd::is_within(path, root);
     // These are not files: a process's own descriptors, its terminals, and bash's notation for network
@@ -300,7 +301,7 @@ pub(crate) fn note_paths(intent: &mut Intent) {
 }
 
 impl PathUse {
-    /// Whether the path is a device that discards what is written to it.
+    /// Returns true if the path is a device that discards what is written to it.
     pub fn is_sink(&self) -> bool {
         let path = self.path.as_slice();
         matches!(

@@ -65,7 +65,7 @@ pub struct GitIntent {
 }
 
 impl GitIntent {
-    /// The verb with its subcommand.
+    /// Returns the verb with its subcommand.
     pub fn name(&self) -> String {
         let verb = String::from_utf8_lossy(&self.verb);
         match &self.subcommand {
@@ -114,7 +114,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The name of the origin in JSON output.
+    /// Returns the name of the origin in JSON output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Asked => "asked",
@@ -146,7 +146,7 @@ pub enum Deferred {
 }
 
 impl Deferred {
-    /// An explanation for users, phrased as part of a sentence.
+    /// Returns an explanation for users, phrased as part of a sentence.
     pub fn explain(self) -> &'static str {
         match self {
             Self::Program => "the program is only known when it runs",

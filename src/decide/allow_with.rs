@@ -138,12 +138,12 @@ impl AllowRule {
         }
     }
 
-    /// The rule's id in the policy.
+    /// Returns the rule's id in the policy.
     pub fn id(&self) -> &str {
         &self.rule.id
     }
 
-    /// The rule as TOML text for a policy file. `is_taken` says whether the policy already uses an id.
+    /// Returns the rule as TOML text for a policy file. `is_taken` says whether the policy already uses an id.
     pub fn to_toml(&self, reason: &str, is_taken: impl Fn(&str) -> bool) -> String {
         let Rule { id, when, lifts, .. } = &self.rule;
         let numbered = (2..).map(|number| format!("{id}-{number}"));
@@ -184,7 +184,7 @@ impl AllowRule {
     }
 }
 
-/// The rules that allow a command under a policy that denies it. The command is given as shell text.
+/// Returns the rules that allow a command under a policy that denies it. The command is given as shell text.
 pub fn rules_to_allow(
     policy: &Policy,
     command: &str,
@@ -211,7 +211,7 @@ pub fn rules_to_allow(
     Ok(rules)
 }
 
-/// The rule that allows one intent of a command.
+/// Returns the rule that allows one intent of a command.
 pub(super) fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Result<AllowRule, CannotAllow> {
     let fixed = |by: &str| CannotAllow::Fixed(command.to_string(), by.to_string());
     let mut rule = AllowRule::new(intent, command).ok_or_else(|| fixed("git.default"))?;
@@ -235,7 +235,7 @@ pub(super) fn rule_for(policy: &Policy, intent: &Intent, command: &str) -> Resul
     Err(fixed(&last))
 }
 
-/// The options of `guard run` that allow a denied intent, as the user would type them.
+/// Returns the options of `guard run` that allow a denied intent, as the user would type them.
 pub(super) fn option(
     policy: &Policy,
     analysis: &Analysis,
@@ -313,7 +313,7 @@ fn quote(word: &str) -> String {
     shell_words::quote(word).into_owned()
 }
 
-/// A pattern that matches exactly this text.
+/// Returns a pattern that matches exactly this text.
 fn literal(bytes: &[u8]) -> Option<Pattern> {
     Pattern::new(&escaped(&plain_text(bytes)?)).ok()
 }

@@ -103,7 +103,7 @@ fn rules_without_effect(policy: &Policy) -> Vec<Diagnostic> {
     warnings
 }
 
-/// The simplest command that a rule matches, if the rule is about a program or a git verb.
+/// Returns the simplest command that a rule matches, if the rule is about a program or a git verb.
 fn simplest_command(rule: &Rule) -> Option<String> {
     let plain = |patterns: &[crate::policy::Pattern]| {
         let found =
@@ -119,7 +119,7 @@ fn simplest_command(rule: &Rule) -> Option<String> {
     Some(words.join(" "))
 }
 
-/// The context in which examples are judged: commands of an agent in its working tree.
+/// Returns the context in which examples are judged: commands of an agent in its working tree.
 fn example_context() -> Context {
     Context { cwd: Cwd::Known(b"/work".to_vec()), ..Context::default() }
 }

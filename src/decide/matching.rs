@@ -6,7 +6,7 @@
 use crate::command::{Access, Arg, Intent, PathUse};
 use crate::policy::{Action, Conditions, PathAccess, PathPattern, Pattern};
 
-/// Whether an intent meets all conditions that a rule with this action has.
+/// Returns true if an intent meets all conditions that a rule with this action has.
 pub(super) fn matches(when: &Conditions, action: Action, intent: &Intent) -> bool {
     program(when, action, intent)
         && verb(when, intent)
@@ -68,8 +68,8 @@ fn verb(when: &Conditions, intent: &Intent) -> bool {
     })
 }
 
-/// Whether the intent has an option, in any spelling. For git, options are compared by their full names; for other
-/// programs, the option may also be joined with its value or be part of a cluster of letters.
+/// Returns true if the intent has an option, in any spelling. For git, options are compared by their full names; for
+/// other programs, the option may also be joined with its value or be part of a cluster of letters.
 fn has_flag(intent: &Intent, flag: &str) -> bool {
     if let Some(git) = &intent.git {
         return git.flags.iter().any(|known| known == flag);
@@ -92,9 +92,9 @@ fn has_flag(intent: &Intent, flag: &str) -> bool {
     })
 }
 
-/// Whether the subcommand matches, which is the first argument that is not an option. An argument after an option may
-/// be that option's value, so the next argument is a candidate as well. A rule that tightens matches if any candidate
-/// does; a rule that allows must match all candidates.
+/// Returns true if the subcommand matches, which is the first argument that is not an option. An argument after an
+/// option may be that option's value, so the next argument is a candidate as well. A rule that tightens matches if any
+/// candidate does; a rule that allows must match all candidates.
 fn subcommand(patterns: &[Pattern], action: Action, intent: &Intent) -> bool {
     let mut candidates = Vec::new();
     let mut behind_option = false;
@@ -122,7 +122,7 @@ fn any_arg(patterns: &[Pattern], intent: &Intent) -> bool {
     intent.args.iter().filter_map(Arg::known).any(|word| patterns.iter().any(|pattern| pattern.matches(word)))
 }
 
-/// The files used by the intent whose kind of access (read or write) the rule's `access` selects.
+/// Returns the files used by the intent whose kind of access (read or write) the rule's `access` selects.
 fn uses<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i PathUse> {
     let access = when.access;
     intent.paths.iter().filter(move |used| match access {
@@ -132,7 +132,7 @@ fn uses<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i P
     })
 }
 
-/// The files used by the intent that the rule's `paths` match.
+/// Returns the files used by the intent that the rule's `paths` match.
 pub(super) fn matched_paths<'i>(when: &Conditions, intent: &'i Intent) -> impl Iterator<Item = &'i PathUse> {
     uses(when, intent).filter(move |used| any_path(&when.paths, used))
 }
@@ -143,7 +143,7 @@ fn any_path(patterns: &[PathPattern], used: &PathUse) -> bool {
     })
 }
 
-/// Whether the command uses files and the rule's `unless_paths` match all of them. False if no files are known.
+/// Returns true if the command uses files and the rule's `unless_paths` match all of them. False if no files are known.
 fn only_excepted_paths(when: &Conditions, intent: &Intent) -> bool {
     let mut known = uses(when, intent).filter(|used| !used.is_sink()).peekable();
     known.peek().is_some() && known.all(|used| any_path(&when.unless_paths, used))

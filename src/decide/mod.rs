@@ -114,7 +114,7 @@ fn rule_on<'p>(policy: &'p Policy, extra: Option<&'p Rule>, intent: &Intent) -> 
     }
 }
 
-/// The rule id that is reported for a command that could not be analysed.
+/// Returns the rule id that is reported for a command that could not be analysed.
 pub(crate) fn refusal_rule(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Empty => "input.empty",

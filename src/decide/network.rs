@@ -41,7 +41,7 @@ impl NetworkRefusal {
         Self { rule, reason: reason.into(), instead: instead.into() }
     }
 
-    /// The refusal as one line of text for the agent.
+    /// Returns the refusal as one line of text for the agent.
     pub fn line(&self, what: &str) -> String {
         let instead =
             if self.instead.is_empty() { String::new() } else { format!(" Instead: {}", self.instead) };
@@ -52,9 +52,9 @@ impl NetworkRefusal {
     }
 }
 
-/// The option of `guard run` that would let a run reach a host that `rule` refuses. Port 0 means that the name was only
-/// looked up. Returns `None` if the policy closes the host, or if the option would have to name the host's address
-/// instead of its name.
+/// Returns the option of `guard run` that would let a run reach a host that `rule` refuses. Port 0 means that the name
+/// was only looked up. Returns `None` if the policy closes the host, or if the option would have to name the host's
+/// address instead of its name.
 pub fn host_option(rule: &str, host: &str, port: u16) -> Option<String> {
     // The agent chooses the text. What is not a host must not become part of an option that a person types.
     let is_address = match Host::parse(host) {
@@ -96,17 +96,17 @@ impl NetworkRules {
         }
     }
 
-    /// Whether no host may be reached at all.
+    /// Returns true if no host may be reached at all.
     pub fn is_empty(&self) -> bool {
         self.allow.is_empty()
     }
 
-    /// The host entries that allow access.
+    /// Returns the host entries that allow access.
     pub fn allowed(&self) -> &[Allowed] {
         &self.allow
     }
 
-    /// The host entries that deny access; they override the allowed ones.
+    /// Returns the host entries that deny access; they override the allowed ones.
     pub fn denied(&self) -> &[HostEntry] {
         &self.deny
     }
@@ -200,7 +200,7 @@ impl NetworkRules {
         Err(NetworkRefusal::new("network.private", reason, INSTEAD))
     }
 
-    /// The fixed address that the policy assigns to a name, if any.
+    /// Returns the fixed address that the policy assigns to a name, if any.
     pub fn pinned(&self, name: &str) -> Option<IpAddr> {
         self.pins.iter().find(|(known, _)| known == name).map(|(_, address)| *address)
     }

@@ -19,7 +19,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The action of this decision, without its conditions.
+    /// Returns the action of this decision, without its conditions.
     pub fn action(&self) -> Action {
         match self {
             Self::Allow(_) => Action::Allow,
@@ -67,12 +67,12 @@ pub struct Cause {
 }
 
 impl Verdict {
-    /// The action of the decision, without its conditions.
+    /// Returns the action of the decision, without its conditions.
     pub fn action(&self) -> Action {
         self.decision.action()
     }
 
-    /// The denial of a request that could not be parsed. guard denies everything that it does not understand.
+    /// Returns the denial of a request that could not be parsed. guard denies everything that it does not understand.
     pub fn invalid_request(problem: &str) -> Self {
         let cause = Cause {
             rule: "input.question".to_string(),
@@ -83,7 +83,7 @@ impl Verdict {
         Self { decision: Decision::Deny, cause, part: None, intent: None, allow_with: None }
     }
 
-    /// The denial of a write to a shared temporary directory for which the run has no private replacement.
+    /// Returns the denial of a write to a shared temporary directory for which the run has no private replacement.
     pub fn denied_shared_tmp_write(analysis: &Analysis, index: usize, path: &str) -> Self {
         let cause = Cause {
             rule: "sandbox.tmp".to_string(),
@@ -97,13 +97,13 @@ impl Verdict {
         Self { decision: Decision::Deny, cause, part, intent: Some(index), allow_with: None }
     }
 
-    /// The command that the verdict is about, shortened to fit a line of a message.
+    /// Returns the command that the verdict is about, shortened to fit a line of a message.
     pub fn shown_part(&self) -> Cow<'_, str> {
         const LONGEST_PART: usize = 600;
         terminal_text::shorten(self.part.as_deref().unwrap_or("the command"), LONGEST_PART)
     }
 
-    /// The denial as one line for the agent.
+    /// Returns the denial as one line for the agent.
     pub fn refusal_line(&self) -> String {
         let part = self.shown_part();
         let cause = &self.cause;
@@ -218,7 +218,7 @@ fn deferred(analysis: &Analysis) -> Vec<(String, Deferred)> {
     found.take(16).collect()
 }
 
-/// The denial of a command that could not be analysed.
+/// Returns the denial of a command that could not be analysed.
 pub(super) fn refused(refusal: &Refusal) -> Verdict {
     let mut reason = refusal.to_string();
     if let Some(first) = reason.get_mut(..1) {
@@ -239,7 +239,7 @@ pub(super) fn refused(refusal: &Refusal) -> Verdict {
     Verdict { decision: Decision::Deny, cause, part: None, intent: None, allow_with: None }
 }
 
-/// The verdict on a shell text that starts no program.
+/// Returns the verdict on a shell text that starts no program.
 pub(super) fn nothing_runs() -> Verdict {
     let cause = Cause {
         rule: "default".to_string(),

@@ -37,7 +37,7 @@ impl Budget {
         Self { bounds, prices, spent: Cell::default() }
     }
 
-    /// The usage so far: requests, tokens and cost.
+    /// Returns the usage so far: requests, tokens and cost.
     pub fn spent(&self) -> Spent {
         self.spent.get()
     }
@@ -85,8 +85,8 @@ impl Budget {
     }
 }
 
-/// The cost of the tokens, in millionths of the currency. Prices are per million tokens, so the number of tokens times
-/// the price is the cost in millionths.
+/// Returns the cost of the tokens, in millionths of the currency. Prices are per million tokens, so the number of
+/// tokens times the price is the cost in millionths.
 fn cost_micros(price: Price, tokens: Tokens) -> u64 {
     let cached = tokens.cached.min(tokens.input);
     let cost = (tokens.input - cached) as f64 * price.input

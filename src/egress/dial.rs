@@ -94,12 +94,12 @@ impl UpstreamProxy {
         Ok(Self { https, http, direct: direct.filter(|item| !item.is_empty()).collect() })
     }
 
-    /// Whether an upstream proxy is configured for any scheme.
+    /// Returns true if an upstream proxy is configured for any scheme.
     pub fn is_some(&self) -> bool {
         self.https.is_some() || self.http.is_some()
     }
 
-    /// The upstream proxy to use for a host; `None` if the host is reached directly.
+    /// Returns the upstream proxy to use for a host; `None` if the host is reached directly.
     fn proxy_for_host(&self, host: &Host, is_tunnel: bool) -> Option<&ProxyAddress> {
         let place = if is_tunnel { self.https.as_ref() } else { self.http.as_ref() }?;
         let text = host.to_string();
@@ -193,7 +193,7 @@ impl Dialer {
         Ok(Dialled { stream, early: Vec::new(), proxy_authorization: Some(place.authorization.clone()) })
     }
 
-    /// The upstream proxy to use for a host. An upstream proxy resolves names itself, but guard must judge the
+    /// Returns the upstream proxy to use for a host. An upstream proxy resolves names itself, but guard must judge the
     /// addresses of names with a pinned address and special addresses, so those never go through the proxy.
     fn proxy_for(&self, host: &Host, is_tunnel: bool) -> Option<&ProxyAddress> {
         match host {

@@ -393,7 +393,7 @@ async fn read_body(body: Incoming, memory: &MemoryBudget) -> Result<Bytes, Rejec
     }
 }
 
-/// The rejection of a request for which the shared memory budget has no room.
+/// Returns the rejection of a request for which the shared memory budget has no room.
 fn memory_exhausted() -> Rejection {
     let most = memory_budget::MAX_BYTES >> 20;
     Rejection::Unavailable(format!(
@@ -440,7 +440,7 @@ pub(super) fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Whether a path matches a pattern. `*` stands for one or more characters without a slash.
+/// Returns true if a path matches a pattern. `*` stands for one or more characters without a slash.
 fn matches_path(pattern: &str, path: &str) -> bool {
     let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
     loop {

@@ -29,7 +29,7 @@ impl HostStats {
         change(row);
     }
 
-    /// All rows of the statistics, sorted by host and port.
+    /// Returns all rows of the statistics, sorted by host and port.
     pub(super) fn rows(&self) -> Vec<HostTraffic> {
         let mut rows: Vec<HostTraffic> = self.rows.borrow().values().cloned().collect();
         rows.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));

@@ -96,8 +96,8 @@ fn percent(bytes: &[u8], digits: &[u8; 16]) -> Vec<u8> {
     text
 }
 
-/// The part of a base64 text that depends only on the key, if `before` unrelated bytes precede the key in its first
-/// group of three bytes.
+/// Returns the part of a base64 text that depends only on the key, if `before` unrelated bytes precede the key in its
+/// first group of three bytes.
 fn inner_base64(key: &[u8], before: usize) -> Vec<u8> {
     let mut bytes = vec![0; before];
     bytes.extend_from_slice(key);
@@ -131,7 +131,7 @@ impl KeyMasker {
         Self { forms, held: Vec::new(), count: 0 }
     }
 
-    /// The number of bytes that are held back because they could be the start of the key.
+    /// Returns the number of bytes that are held back because they could be the start of the key.
     pub fn held(&self) -> usize {
         self.held.len()
     }

@@ -57,17 +57,17 @@ impl PeerRegistry {
         Self { ports, ..Self::default() }
     }
 
-    /// The address of the proxy's listener.
+    /// Returns the address of the proxy's listener.
     pub fn proxy(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.first().copied().unwrap_or_default()))
     }
 
-    /// The synthetic address of a name; `None` if the name is new and the run has reached its limit of names.
+    /// Returns the synthetic address of a name; `None` if the name is new and the run has reached its limit of names.
     pub(super) fn address_of(&self, name: &str) -> Option<Ipv4Addr> {
         lock(&self.names).address_of(name)
     }
 
-    /// The host that an address stands for: a name if the address is synthetic, otherwise the address itself.
+    /// Returns the host that an address stands for: a name if the address is synthetic, otherwise the address itself.
     pub fn host_at(&self, address: IpAddr) -> Host {
         let address = unmap_ipv4(address);
         match lock(&self.names).name_at(address) {
@@ -84,13 +84,13 @@ impl PeerRegistry {
         }
     }
 
-    /// The connections that the supervisor refused: (host, port, count).
+    /// Returns the connections that the supervisor refused: (host, port, count).
     pub fn refused(&self) -> Vec<(String, u16, u64)> {
         let refused = lock(&self.refused);
         refused.iter().map(|((host, port), count)| (host.clone(), *port, *count)).collect()
     }
 
-    /// Whether an address is one of the listeners.
+    /// Returns true if an address is one of the listeners.
     pub fn is_listener(&self, to: SocketAddr) -> bool {
         unmap_ipv4(to.ip()) == IpAddr::from([127, 0, 0, 1]) && self.ports.contains(&to.port())
     }

@@ -58,7 +58,7 @@ struct Server {
     proxy_authorization: Option<Option<String>>,
 }
 
-/// The HTTP status with which the proxy reports a dial error to the client.
+/// Returns the HTTP status with which the proxy reports a dial error to the client.
 fn status(error: &DialError) -> StatusCode {
     match error {
         DialError::Refused(_) => StatusCode::FORBIDDEN,

@@ -43,8 +43,8 @@ pub(super) fn inspect(body: &[u8], rules: Rules<'_>) -> Result<Inspection, Strin
     Ok(found)
 }
 
-/// Whether some server could treat the two keys as equal. A server may ignore case, which also makes two non-ASCII
-/// Unicode letters equal to ASCII letters.
+/// Returns true if some server could treat the two keys as equal. A server may ignore case, which also makes two
+/// non-ASCII Unicode letters equal to ASCII letters.
 fn may_be_same_key(key: &str, known: &str) -> bool {
     let plain = |letter: char| match letter {
         '\u{17f}' => 's',

@@ -33,11 +33,11 @@ pub(super) trait BodyObserver {
     fn remaining_bytes(&mut self) -> Bytes {
         Bytes::new()
     }
-    /// The number of bytes that the observer holds back.
+    /// Returns the number of bytes that the observer holds back.
     fn held_bytes(&self) -> usize {
         0
     }
-    /// Whether the body's trailers are forwarded too.
+    /// Returns true if the body's trailers are forwarded too.
     fn passes_trailers(&self) -> bool {
         true
     }
@@ -172,7 +172,8 @@ impl Body for ChunkedBody {
     }
 }
 
-/// A response with a message from guard. `line` is also the HTTP reason phrase, because some clients show only that.
+/// Returns a response with a message from guard. `line` is also the HTTP reason phrase, because some clients show only
+/// that.
 pub(super) fn message_response(status: StatusCode, rule: &str, line: &str) -> Response<ProxiedBody> {
     let mut response = Response::new(ProxiedBody::message(format!("{line}\n")));
     *response.status_mut() = status;

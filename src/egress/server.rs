@@ -100,7 +100,7 @@ pub struct ProxyConfig {
 }
 
 impl ProxyConfig {
-    /// The proxy's listening socket.
+    /// Returns the proxy's listening socket.
     ///
     /// # Panics
     ///
@@ -204,15 +204,15 @@ impl ProxyState {
         self.recorder.record(EventType::DenyNetwork, &format!("{what}: {reason}"), &data);
     }
 
-    /// Whether this refused lookup differs from the previous one in name or peer. A repeated lookup is recorded only
-    /// once.
+    /// Returns true if this refused lookup differs from the previous one in name or peer. A repeated lookup is recorded
+    /// only once.
     pub(super) fn is_new_refused_lookup(&self, peer: Peer, name: &str) -> bool {
         let now = (peer, name.to_string());
         let before = self.last_lookup.replace(Some(now));
         before.is_none_or(|(last_peer, last_name)| last_peer != peer || last_name != name)
     }
 
-    /// The synthetic address of a name; `None` if the run has reached its limit of names.
+    /// Returns the synthetic address of a name; `None` if the run has reached its limit of names.
     pub(super) fn address_of(&self, name: &str) -> Option<std::net::Ipv4Addr> {
         self.peer_registry.address_of(name)
     }
@@ -275,12 +275,12 @@ impl ByteCounter {
         self.requests.set(self.requests.get() + 1);
     }
 
-    /// The bytes of this connection or request so far: (sent, received).
+    /// Returns the bytes of this connection or request so far: (sent, received).
     pub(super) fn totals(&self) -> (u64, u64) {
         (self.up.get(), self.down.get())
     }
 
-    /// The refusal to report, if a traffic limit was reached on this connection.
+    /// Returns the refusal to report, if a traffic limit was reached on this connection.
     pub(super) fn limit_refusal(&self) -> Option<NetworkRefusal> {
         let reason = "The run has reached the upload or download limit of its policy.";
         self.limit_reached.get().then(|| NetworkRefusal::new("network.limit", reason, ""))

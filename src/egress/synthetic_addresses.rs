@@ -21,8 +21,8 @@ pub(super) struct SyntheticAddresses {
 }
 
 impl SyntheticAddresses {
-    /// The synthetic address of a name, which stays the same for the whole run. `None` if the name is new and the run
-    /// has reached its limit of names.
+    /// Returns the synthetic address of a name, which stays the same for the whole run. `None` if the name is new and
+    /// the run has reached its limit of names.
     pub(super) fn address_of(&mut self, name: &str) -> Option<Ipv4Addr> {
         let number = match self.numbers.get(name) {
             Some(number) => *number,
@@ -38,7 +38,7 @@ impl SyntheticAddresses {
         Some(Ipv4Addr::from_bits(NET + 1 + number))
     }
 
-    /// The name that a synthetic address stands for; `None` for all other addresses.
+    /// Returns the name that a synthetic address stands for; `None` for all other addresses.
     pub(super) fn name_at(&self, address: IpAddr) -> Option<&str> {
         let IpAddr::V4(address) = address else { return None };
         let number = address.to_bits().checked_sub(NET + 1)?;

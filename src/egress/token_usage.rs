@@ -85,7 +85,7 @@ impl Scanner {
         self.append(rest);
     }
 
-    /// The number of bytes that the scanner holds in memory.
+    /// Returns the number of bytes that the scanner holds in memory.
     pub fn held(&self) -> usize {
         self.line.len() + self.event.len()
     }
@@ -99,13 +99,14 @@ impl Scanner {
         self.counts.is_complete = false;
     }
 
-    /// The usage found so far. Zero for a body that is not an event stream, because such a body is parsed only at its
-    /// end.
+    /// Returns the usage found so far. Zero for a body that is not an event stream, because such a body is parsed only
+    /// at its end.
     pub fn tokens(&self) -> Tokens {
         self.counts.tokens()
     }
 
-    /// The usage found, and whether the whole response could be read. If not, the numbers are too low or missing.
+    /// Returns the usage found, and whether the whole response could be read. If not, the numbers are too low or
+    /// missing.
     pub fn finish(mut self) -> (Tokens, bool) {
         if self.is_event_stream {
             // Some servers close the connection without ending the last event.

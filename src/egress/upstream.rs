@@ -72,7 +72,7 @@ impl Upstream {
         Ok(Self { is_tls, host, port, prefix: prefix.to_string() })
     }
 
-    /// The value of the `Host` header: `host`, or `host:port` if the port is not the scheme's default.
+    /// Returns the value of the `Host` header: `host`, or `host:port` if the port is not the scheme's default.
     pub(super) fn authority(&self) -> String {
         let usual = if self.is_tls { 443 } else { 80 };
         if self.port == usual { self.host.to_string() } else { format!("{}:{}", self.host, self.port) }
@@ -123,7 +123,7 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// A TLS configuration with the certificates that this machine trusts (`SSL_CERT_FILE` is respected).
+/// Returns a TLS configuration with the certificates that this machine trusts (`SSL_CERT_FILE` is respected).
 pub(super) fn load_tls_config() -> io::Result<Arc<ClientConfig>> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

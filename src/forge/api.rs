@@ -163,7 +163,7 @@ impl Answer {
         }
     }
 
-    /// The error text in the response: `message`, and the messages of `errors`.
+    /// Returns the error text in the response: `message`, and the messages of `errors`.
     pub(super) fn error_text(&self) -> String {
         let text = |value: &Value| value["message"].as_str().map(str::to_string);
         let errors = self.body["errors"].as_array().into_iter().flatten().filter_map(text);
@@ -189,7 +189,7 @@ impl Answer {
                 || self.number("x-ratelimit-remaining") == Some(0))
     }
 
-    /// How long to wait at least before a retry; `None` if a retry would not help.
+    /// Returns how long to wait at least before a retry; `None` if a retry would not help.
     fn retry_delay(&self) -> Option<Duration> {
         let is_used_up = self.number("x-ratelimit-remaining") == Some(0);
         let is_server_error = (500..=599).contains(&self.status);

@@ -64,7 +64,7 @@ impl ForgeError {
         Self::Refused { problem: problem.into(), hint: hint.into() }
     }
 
-    /// What the user can do next, if there is anything to suggest.
+    /// Returns what the user can do next, if there is anything to suggest.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Workspace(error) => error.hint(),

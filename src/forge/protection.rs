@@ -124,7 +124,7 @@ fn rules(api: &Api<'_>, branch: &str) -> Found {
     Found { problem: Some(format!("there are more than {MOST_PAGES} pages of rules")), ..found }
 }
 
-/// The value of `type` in every rule of a response; `None` if the response is not a list of rules.
+/// Returns the value of `type` in every rule of a response; `None` if the response is not a list of rules.
 fn types_of(answer: &Answer) -> Option<Vec<&str>> {
     let rules = answer.body.as_array().filter(|_| answer.status == 200)?;
     rules.iter().map(|rule| rule["type"].as_str()).collect()

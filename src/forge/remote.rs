@@ -103,7 +103,7 @@ impl Remote {
         Ok(Self { name: name.to_string(), shown: address.to_string(), host, kind })
     }
 
-    /// The GitHub repository, if the remote is on GitHub.
+    /// Returns the GitHub repository, if the remote is on GitHub.
     pub fn github(&self) -> Option<&GitHub> {
         match &self.kind {
             Kind::GitHub(github) => Some(github),
@@ -112,8 +112,8 @@ impl Remote {
     }
 }
 
-/// The API for a host, if the host is github.com or a GitHub Enterprise server that the user's environment names. A
-/// repository's configuration must not be able to redirect the token.
+/// Returns the API for a host, if the host is github.com or a GitHub Enterprise server that the user's environment
+/// names. A repository's configuration must not be able to redirect the token.
 fn api(host: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Upstream>, ForgeError> {
     let filled = |name: &str| variable(name).filter(|text| !text.is_empty());
     if let Some(text) = filled("GITHUB_API_URL") {

@@ -66,12 +66,12 @@ impl Token {
         Ok(printed.map(|secret| Self { secret, source: "gh auth token" }))
     }
 
-    /// Where the token came from, as text for the user.
+    /// Returns where the token came from, as text for the user.
     pub fn source(&self) -> &str {
         self.source
     }
 
-    /// The value of the `Authorization` header for requests with this token.
+    /// Returns the value of the `Authorization` header for requests with this token.
     pub(super) fn header(&self) -> Vec<u8> {
         [b"Bearer ", self.secret.expose()].concat()
     }

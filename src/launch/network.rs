@@ -86,7 +86,7 @@ pub struct PlannedGateway {
 }
 
 impl PlannedGateway {
-    /// The URL of the gateway, with a placeholder for the port.
+    /// Returns the URL of the gateway, with a placeholder for the port.
     fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.port_placeholder())
     }
@@ -101,7 +101,7 @@ fn variable<'r>(request: &'r RunRequest, name: &str) -> Option<&'r str> {
     found.and_then(|(_, value)| value.to_str()).filter(|value| !value.is_empty())
 }
 
-/// The hosts of a network preset: those that it names, and those from which its tools fetch packages.
+/// Returns the hosts of a network preset: those that it names, and those from which its tools fetch packages.
 fn preset_hosts(
     name: &str,
     preset: &policy::Preset,
@@ -122,7 +122,7 @@ fn preset_hosts(
     hosts
 }
 
-/// The hosts that a policy lets runs of this user reach, and notes for the user.
+/// Returns the hosts that a policy lets runs of this user reach, and notes for the user.
 pub fn network_rules(
     policy: &Policy,
     home: Option<&Path>,
@@ -188,8 +188,8 @@ pub(crate) fn plan(request: &RunRequest, notes: &mut Vec<String>) -> Result<Netw
     })
 }
 
-/// The loopback ports on which the run's servers may listen: those of the policy and of the command line, without
-/// duplicates.
+/// Returns the loopback ports on which the run's servers may listen: those of the policy and of the command line,
+/// without duplicates.
 fn listen(network: &policy::Network, requested: &[u16]) -> Vec<u16> {
     let mut ports: Vec<u16> = network.listen.iter().chain(requested).copied().collect();
     ports.sort_unstable();
@@ -257,12 +257,12 @@ fn gateway(
 }
 
 impl NetworkPlan {
-    /// Whether the agent may reach any host. If not, there is still a proxy, which refuses every request.
+    /// Returns true if the agent may reach any host. If not, there is still a proxy, which refuses every request.
     pub fn reaches_hosts(&self) -> bool {
         !self.rules.is_empty()
     }
 
-    /// The environment variables that point programs at the proxy and the gateways.
+    /// Returns the environment variables that point programs at the proxy and the gateways.
     pub(crate) fn variables(&self, home: &Path) -> Vec<(OsString, OsString)> {
         let mut variables: Vec<(OsString, OsString)> = Vec::new();
         let address = format!("http://127.0.0.1:{PROXY_PORT}");
@@ -329,8 +329,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// All API keys, so that the transcript can redact them. Call this only after the fork of init, because init would
-    /// otherwise get a copy of the keys.
+    /// Returns all API keys, so that the transcript can redact them. Call this only after the fork of init, because
+    /// init would otherwise get a copy of the keys.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = Vec<u8>> {
         let of_gateways = self.listeners.iter().filter_map(|listener| match &listener.kind {
             ListenerKind::Gateway(plan) => plan.key.as_ref(),
@@ -339,7 +339,7 @@ impl Network {
         of_gateways.chain(&self.others).map(|key| key.expose().to_vec())
     }
 
-    /// The settings for the proxy's thread, which takes over the listeners.
+    /// Returns the settings for the proxy's thread, which takes over the listeners.
     pub(crate) fn proxy_config(
         &mut self,
         plan: &NetworkPlan,

@@ -63,12 +63,12 @@ impl<'r> TaskContext<'r> {
         Self { task, journal, repository, events: Events::new(on_event), task_store, cancel }
     }
 
-    /// The directory that holds the task's own files, in the directory of tasks.
+    /// Returns the directory that holds the task's own files, in the directory of tasks.
     pub(crate) fn directory(&self) -> PathBuf {
         self.task_store.task_directory(&self.task.id)
     }
 
-    /// Whether the user or a signal has cancelled the task.
+    /// Returns true if the user or a signal has cancelled the task.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.is_set()
     }
@@ -179,7 +179,7 @@ impl<'r> TaskContext<'r> {
         Ok(())
     }
 
-    /// The state recorded when the current step began; `None` if nothing was recorded.
+    /// Returns the state recorded when the current step began; `None` if nothing was recorded.
     pub(crate) fn step_snapshot(&self) -> Result<Option<StepSnapshot>, PipelineError> {
         let entries = self.journal.entries()?;
         let visit = self.task.state.visit;
@@ -187,7 +187,7 @@ impl<'r> TaskContext<'r> {
         began.map(|entry| parse_stored(entry.intent.clone())).transpose()
     }
 
-    /// The error for a task whose branch was deleted. Its message names the last known commit of the branch.
+    /// Returns the error for a task whose branch was deleted. Its message names the last known commit of the branch.
     pub(crate) fn missing_branch_error(&self) -> PipelineError {
         let branch = self.task.setting.tree.short_branch();
         let entries = self.journal.entries().unwrap_or_default();

@@ -153,7 +153,7 @@ impl<'r> Runner<'r> {
         self.context.save_progress(Status::Running, "")
     }
 
-    /// The id of the task.
+    /// Returns the id of the task.
     pub fn id(&self) -> &str {
         &self.context.task.id
     }

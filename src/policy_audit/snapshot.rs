@@ -43,7 +43,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The corpus that contains the command; `None` for a change in the list of policies.
+    /// Returns the corpus that contains the command; `None` for a change in the list of policies.
     pub fn corpus(&self) -> Option<&str> {
         match self {
             Self::Policies { .. } => None,
@@ -53,7 +53,7 @@ impl Change {
         }
     }
 
-    /// The command as written in the corpus, or `policies` for a change in the list of policies.
+    /// Returns the command as written in the corpus, or `policies` for a change in the list of policies.
     pub fn command(&self) -> &str {
         match self {
             Self::Policies { .. } => "policies",

@@ -26,7 +26,7 @@ pub struct HeldBoundary {
     pub held_by: Vec<&'static str>,
 }
 
-/// The boundaries of a run with or without namespaces, on a kernel with this Landlock ABI.
+/// Returns the boundaries of a run with or without namespaces, on a kernel with this Landlock ABI.
 pub fn held_boundaries(landlock: i32, has_namespaces: bool) -> Vec<HeldBoundary> {
     let since = |abi: i32| (landlock >= abi).then_some("landlock");
     let with = |layer: &'static str| has_namespaces.then_some(layer);

@@ -82,7 +82,7 @@ pub struct Entry {
     pub when: Vec<String>,
     /// The errno with which denied calls fail; EPERM by default.
     pub errno: Option<Errno>,
-    /// If set, the entry applies only to these runs.
+    /// The runs to which the entry applies; `None` means all runs.
     pub only: Option<Only>,
     /// Why the entry exists.
     pub reason: String,
@@ -115,7 +115,7 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The kernel's number for this errno.
+    /// Returns the kernel's number for this errno.
     pub fn number(self) -> u32 {
         let number = match self {
             Self::Eperm => libc::EPERM,
@@ -129,12 +129,12 @@ impl Errno {
 }
 
 impl Entry {
-    /// The parsed conditions of `when`. The entry applies if all of them hold.
+    /// Returns the parsed conditions of `when`. The entry applies if all of them hold.
     pub fn conditions(&self) -> Result<Vec<Condition>, SandboxError> {
         self.when.iter().map(|text| condition(text)).collect()
     }
 
-    /// The numbers of the system calls in `calls` that exist on this architecture.
+    /// Returns the numbers of the system calls in `calls` that exist on this architecture.
     pub fn numbers(&self) -> Result<Vec<u32>, SandboxError> {
         let unknown = self.calls.iter().find(|name| !syscall_numbers::is_known(name));
         match unknown {
@@ -186,7 +186,7 @@ impl Denied {
         calls.entry(number.into()).or_default().extend_from_slice(rules);
     }
 
-    /// The numbers of the calls that are denied only for some arguments.
+    /// Returns the numbers of the calls that are denied only for some arguments.
     fn conditional(&self) -> Vec<u32> {
         let programs = self.0.iter().filter(|((when, _), _)| *when == When::SomeArguments);
         programs
@@ -271,7 +271,7 @@ fn number_of(name: &str) -> Option<u32> {
     syscall_numbers::number(name).and_then(|number| u32::try_from(number).ok())
 }
 
-/// The numbers of those of the named system calls that exist on this architecture.
+/// Returns the numbers of those of the named system calls that exist on this architecture.
 fn numbers(names: &[&str]) -> impl Iterator<Item = u32> {
     names.iter().filter_map(|name| number_of(name))
 }
@@ -416,8 +416,8 @@ pub const ON_PROCESSES: &[(&str, u8)] = &[
     ("ioprio_set", 1),
 ];
 
-/// The calls that every run sends to the supervisor, with groups of conditions on their arguments; a call without
-/// conditions is always sent. `shared` says that the run shares its namespaces with the host.
+/// Returns the calls that every run sends to the supervisor, with groups of conditions on their arguments; a call
+/// without conditions is always sent. `shared` says that the run shares its namespaces with the host.
 fn always_notified(shared: bool) -> BTreeMap<u32, Vec<Vec<Condition>>> {
     let mut notified: BTreeMap<u32, Vec<Vec<Condition>>> =
         numbers(ALWAYS_NOTIFIED).map(|number| (number, Vec::new())).collect();

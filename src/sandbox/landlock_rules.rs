@@ -34,12 +34,12 @@ impl Rights {
     /// All rights, for callers that iterate over them.
     pub const ALL: [Self; 5] = [Self::Read, Self::ReadExecute, Self::Write, Self::WriteExecute, Self::Device];
 
-    /// Whether these rights allow changing files.
+    /// Returns true if these rights allow changing files.
     pub fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::WriteExecute)
     }
 
-    /// Whether these rights include all of `other` and more.
+    /// Returns true if these rights include all of `other` and more.
     fn exceeds(self, other: Self) -> bool {
         match self {
             Self::Read => false,
@@ -49,7 +49,7 @@ impl Rights {
         }
     }
 
-    /// The letters by which `--dry-run` shows these rights.
+    /// Returns the letters by which `--dry-run` shows these rights.
     pub fn letters(self) -> &'static str {
         match self {
             Self::Read => "r--",
@@ -72,7 +72,7 @@ pub struct Grant {
     pub why: String,
 }
 
-/// The Landlock ABI version of this kernel; 0 if Landlock is missing or disabled.
+/// Returns the Landlock ABI version of this kernel; 0 if Landlock is missing or disabled.
 pub fn landlock_version() -> i32 {
     crate::sys::landlock_version()
 }

@@ -49,7 +49,7 @@ pub struct MountPlan {
 }
 
 impl MountPlan {
-    /// The paths at which the run has a private directory or tmpfs.
+    /// Returns the paths at which the run has a private directory or tmpfs.
     pub fn own(&self) -> impl Iterator<Item = &PathBuf> {
         self.private.iter().map(|(_, at)| at).chain(&self.memory)
     }

@@ -42,7 +42,7 @@ fn jump(comparison: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (libc::BPF_JMP | comparison | libc::BPF_K) as u16, jt, jf, k }
 }
 
-/// An unconditional jump over the next `count` instructions.
+/// Returns an unconditional jump over the next `count` instructions.
 pub(super) fn skip(count: usize) -> sock_filter {
     // A BPF program has at most 4096 instructions, so the cast is safe.
     statement(libc::BPF_JMP | libc::BPF_JA, count as u32)
@@ -54,8 +54,8 @@ pub(super) const ALLOW: sock_filter = return_action(libc::SECCOMP_RET_ALLOW);
 const KILL: sock_filter = return_action(libc::SECCOMP_RET_KILL_PROCESS);
 const NOTIFY: sock_filter = return_action(libc::SECCOMP_RET_USER_NOTIF);
 
-/// The first instructions of every filter: they kill a process that makes a call of another architecture, and load the
-/// call number.
+/// Returns the first instructions of every filter: they kill a process that makes a call of another architecture, and
+/// load the call number.
 pub(super) fn kill_foreign_calls() -> Vec<sock_filter> {
     vec![
         statement(LOAD, 4),

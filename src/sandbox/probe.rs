@@ -72,8 +72,8 @@ pub fn quick_probe() -> Kernel {
     }
 }
 
-/// The `CLONE_NEW*` flags for the namespaces of a run. If they include a user namespace, also the user and group id to
-/// map.
+/// Returns the `CLONE_NEW*` flags for the namespaces of a run. If they include a user namespace, also the user and
+/// group id to map.
 pub fn namespace_flags() -> (i32, Option<(u32, u32)>) {
     let plain = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
     if process::has_cap_sys_admin() {
@@ -105,7 +105,7 @@ fn try_namespaces() -> Result<(), String> {
 }
 
 impl Kernel {
-    /// Every probed feature, for display.
+    /// Returns every probed feature, for display.
     pub fn abilities(&self) -> Vec<Ability> {
         let landlock = |least: i32| self.landlock >= least;
         vec![
@@ -158,7 +158,7 @@ impl Kernel {
         ]
     }
 
-    /// What this kernel lacks to enforce a policy; empty if nothing is missing.
+    /// Returns what this kernel lacks to enforce a policy; empty if nothing is missing.
     pub fn missing_for(&self, policy: &Policy, namespaces: Namespaces) -> Vec<Need> {
         let mut missing = Vec::new();
         let mut need = |is_present: bool, missing_thing: &str, fix: &str| {

@@ -53,7 +53,7 @@ impl CallContext {
         }
     }
 
-    /// The seccomp descriptor on which notifications arrive.
+    /// Returns the seccomp descriptor on which notifications arrive.
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
@@ -67,8 +67,8 @@ impl CallContext {
         }
     }
 
-    /// Whether the calling thread is still blocked. If so, its thread id was not reused, and everything read by that id
-    /// came from the caller.
+    /// Returns true if the calling thread is still blocked. If so, its thread id was not reused, and everything read by
+    /// that id came from the caller.
     pub(crate) fn is_waiting(&self, notification: &Notification) -> bool {
         seccomp::is_waiting(self.listener.as_fd(), notification.id)
     }
@@ -77,7 +77,7 @@ impl CallContext {
         let _ = seccomp::reply(self.listener.as_fd(), id, reply);
     }
 
-    /// A pidfd for the blocked thread. Fails if the thread id may have been reused.
+    /// Returns a pidfd for the blocked thread. Fails if the thread id may have been reused.
     pub(crate) fn thread_pidfd(&self, notification: &Notification) -> io::Result<OwnedFd> {
         self.open_thread(notification).map(ThreadFd::into_fd)
     }
@@ -130,7 +130,7 @@ impl CallContext {
         &mut self.identities
     }
 
-    /// The queue through which a thread that does blocking work returns its result.
+    /// Returns the queue through which a thread that does blocking work returns its result.
     pub(crate) fn background(&self) -> &BackgroundSender {
         &self.background
     }

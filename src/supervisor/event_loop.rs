@@ -45,8 +45,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Whether the supervisor thread has panicked. The kernel then refuses every call that the supervisor would have
-    /// judged, but guard must still end the run, because its actions are no longer recorded.
+    /// Returns true if the supervisor thread has panicked. The kernel then refuses every call that the supervisor would
+    /// have judged, but guard must still end the run, because its actions are no longer recorded.
     pub fn has_panicked(&self) -> bool {
         self.panicked.load(Ordering::Acquire)
     }
@@ -298,7 +298,7 @@ impl Supervisor {
     }
 }
 
-/// Whether a notification is an exec.
+/// Returns true if a notification is an exec.
 fn is_exec(notification: &Notification) -> bool {
     matches!(i64::from(notification.number), libc::SYS_execve | libc::SYS_execveat)
 }

@@ -66,7 +66,7 @@ impl WatchHandler {
         fs::add_watch(inotify.as_fd(), &through, mask & !libc::IN_DONT_FOLLOW)
     }
 
-    /// Whether an opened object is in a directory that the run may read.
+    /// Returns true if an opened object is in a directory that the run may read.
     fn is_readable(&mut self, context: &mut CallContext, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;

@@ -134,8 +134,8 @@ impl MetadataHandler {
     }
 }
 
-/// Whether an object is a pipe, socket or memfd, which has no path. The caller has it open, so the caller may change
-/// it.
+/// Returns true if an object is a pipe, socket or memfd, which has no path. The caller has it open, so the caller may
+/// change it.
 fn has_no_path(fd: BorrowedFd<'_>) -> bool {
     let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) else { return false };
     let text = path.to_string_lossy();

@@ -20,7 +20,7 @@ pub(crate) struct Forks {
 }
 
 impl Forks {
-    /// Whether the run may create one more process or thread. If so, counts it as created.
+    /// Returns true if the run may create one more process or thread. If so, counts it as created.
     pub(crate) fn may_fork(&mut self, limit: u64, init_pid: i32) -> bool {
         if self.left == 0 && self.full.is_none_or(|since| since.elapsed() >= PAUSE) {
             self.left = limit.saturating_sub(tasks_below(init_pid, limit));

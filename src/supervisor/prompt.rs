@@ -74,13 +74,13 @@ impl PromptQueue {
         }
     }
 
-    /// Whether the user has allowed every exec that this verdict's rule asks about.
+    /// Returns true if the user has allowed every exec that this verdict's rule asks about.
     pub(crate) fn is_always_allowed(&self, verdict: &Verdict) -> bool {
         self.always_allowed_rules.contains(&verdict.cause.rule)
     }
 
-    /// Whether the user's last denial was about this exec. After a denial a shell tries the same command in the next
-    /// PATH directory, and the user must not be asked again.
+    /// Returns true if the user's last denial was about this exec. After a denial a shell tries the same command in the
+    /// next PATH directory, and the user must not be asked again.
     pub(crate) fn is_last_denial(&self, tid: i32, argv: &[Vec<u8>]) -> bool {
         self.last_denial.as_ref().is_some_and(|(known, denied)| *known == tid && denied == argv)
     }

@@ -125,13 +125,13 @@ impl Repositories {
         is_other
     }
 
-    /// Whether a path is in a directory that the run may write to, and does not exist yet.
+    /// Returns true if a path is in a directory that the run may write to, and does not exist yet.
     fn will_be_created(&self, place: &Path) -> bool {
         let is_missing = self.open(place, true).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         is_missing && self.resolve(place).is_some_and(|real| self.is_in_writable_directory(&real))
     }
 
-    /// Whether git, started for this path, would use or create a repository other than the task's.
+    /// Returns true if git, started for this path, would use or create a repository other than the task's.
     fn is_other(&self, place: &Path, names_git_dir: bool, makes: bool) -> bool {
         let Some(real) = self.resolve(place) else { return false };
         let is_in_git_directory = self.git_directory.as_ref().is_some_and(|tasks| real.starts_with(tasks));
@@ -151,7 +151,7 @@ impl Repositories {
         }
     }
 
-    /// Whether git, searching upwards from a directory, finds a repository other than the task's, or none.
+    /// Returns true if git, searching upwards from a directory, finds a repository other than the task's, or none.
     fn discovers_other(&self, from: &Path) -> bool {
         for level in from.ancestors() {
             if level == self.worktree {
@@ -172,8 +172,8 @@ impl Repositories {
         true
     }
 
-    /// Whether the repository at this directory (a working tree or a bare repository) is a different one than the
-    /// task's; `None` if there is no repository. Git skips an incomplete `.git` directory, but only an attacker has
+    /// Returns whether the repository at this directory (a working tree or a bare repository) is a different one than
+    /// the task's; `None` if there is no repository. Git skips an incomplete `.git` directory, but only an attacker has
     /// reason to create one, so here it counts as the task's.
     fn repository_at(&self, level: &Path) -> Option<bool> {
         let is_missing = |found: &io::Result<Kind>| {
@@ -190,8 +190,8 @@ impl Repositories {
         }
     }
 
-    /// Whether a directory is a complete git directory that lies entirely in directories that the run may write to, and
-    /// shares nothing with the task's git directory. The conditions for completeness are those of git
+    /// Returns true if a directory is a complete git directory that lies entirely in directories that the run may write
+    /// to, and shares nothing with the task's git directory. The conditions for completeness are those of git
     /// (`is_git_directory`), but symlinks are not accepted.
     fn is_other_git_dir(&self, git_dir: &Path) -> bool {
         let common_dir = match self.read_small(&git_dir.join("commondir")) {
@@ -230,7 +230,7 @@ impl Repositories {
             && is_directory(&common_dir.join("refs"))
     }
 
-    /// Whether a directory is neither the task's git directory, nor inside it, nor one of its ancestors.
+    /// Returns true if a directory is neither the task's git directory, nor inside it, nor one of its ancestors.
     fn is_unrelated(&self, path: &Path) -> bool {
         let Some(tasks) = &self.git_directory else { return true };
         let identity = |path: &Path| {
@@ -242,7 +242,7 @@ impl Repositories {
         !path.starts_with(tasks) && !tasks.starts_with(path) && !is_same
     }
 
-    /// Whether none of the parts of a git directory that git writes to is a symlink.
+    /// Returns true if none of the parts of a git directory that git writes to is a symlink.
     fn has_no_links(&self, git_dir: &Path) -> bool {
         let parts =
             ["HEAD", "config", "config.worktree", "index", "logs", "objects", "packed-refs", "reftable"];
@@ -328,7 +328,7 @@ impl Repositories {
         if text.len() as u64 > MAX_POINTER_FILE { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text) }
     }
 
-    /// Whether a `.git` file points to a git directory that is not the task's.
+    /// Returns true if a `.git` file points to a git directory that is not the task's.
     fn points_to_other_repository(&self, file: &Path) -> bool {
         let Ok(text) = self.read_small(file) else { return false };
         // Exactly one space: a second one is part of the path.
@@ -348,7 +348,7 @@ fn strip_newlines(text: &[u8]) -> &[u8] {
     &text[..end.map_or(0, |end| end + 1)]
 }
 
-/// Whether git accepts a text as the content of `HEAD`: a branch or an object id.
+/// Returns true if git accepts a text as the content of `HEAD`: a branch or an object id.
 fn is_head(text: &[u8]) -> bool {
     let text = text.trim_ascii_end();
     match text.strip_prefix(b"ref:") {

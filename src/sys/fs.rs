@@ -188,8 +188,8 @@ pub fn add_watch(inotify: BorrowedFd<'_>, path: &CStr, mask: u32) -> io::Result<
     check_int(unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), mask) })
 }
 
-/// The id of the mount that contains the file of a descriptor. Before Linux 6.8 the kernel reuses the id of a mount
-/// that is gone, so compare an id only with those of mounts that still exist.
+/// Returns the id of the mount that contains the file of a descriptor. Before Linux 6.8 the kernel reuses the id of a
+/// mount that is gone, so compare an id only with those of mounts that still exist.
 pub fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     // A kernel that knows the unique id reports that one.

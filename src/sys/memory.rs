@@ -20,5 +20,5 @@ pub fn read(pid: i32, ranges: impl Iterator<Item = (u64, usize)>, into: &mut [u8
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
 }
 
-/// The most ranges that one call of [`read`] can copy.
+/// The maximum number of ranges that one call of [`read`] can copy.
 pub const MAX_RANGES: usize = 64;

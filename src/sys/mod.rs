@@ -42,7 +42,7 @@ pub fn landlock_restrict(ruleset: BorrowedFd<'_>, flags: u32) -> io::Result<()> 
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), flags) }).map(drop)
 }
 
-/// The kernel's Landlock ABI version; 0 if the kernel has no Landlock or it is disabled.
+/// Returns the kernel's Landlock ABI version; 0 if the kernel has no Landlock or it is disabled.
 pub fn landlock_version() -> i32 {
     const VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the kernel reads no memory and gives back a number.

@@ -7,7 +7,7 @@ use nix::fcntl::{SpliceFFlags, splice, tee};
 
 use super::check_int;
 
-/// The number of unread bytes in a pipe. Accepts either end of the pipe.
+/// Returns the number of unread bytes in a pipe. Accepts either end of the pipe.
 pub fn unread_bytes(pipe: impl AsFd) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
     // SAFETY: FIONREAD writes one int.

@@ -49,7 +49,7 @@ pub enum ThreadFd {
 }
 
 impl ThreadFd {
-    /// The pidfd, whatever it refers to.
+    /// Returns the pidfd, whatever it refers to.
     pub fn into_fd(self) -> OwnedFd {
         match self {
             Self::Thread(fd) | Self::Process(fd) => fd,
@@ -101,7 +101,7 @@ pub fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<Exi
     }
 }
 
-/// The id of the process that a thread belongs to.
+/// Returns the id of the process that a thread belongs to.
 fn process_of(tid: i32) -> io::Result<i32> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
     let id = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
@@ -191,7 +191,7 @@ fn set_capabilities(effective: u32, permitted: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
 }
 
-/// Whether this process has CAP_SYS_ADMIN.
+/// Returns true if this process has CAP_SYS_ADMIN.
 pub fn has_cap_sys_admin() -> bool {
     const CAP_SYS_ADMIN: u32 = 21;
     let header = CapabilityHeader { version: CAPABILITY_VERSION, pid: 0 };
@@ -275,7 +275,7 @@ impl Ended {
         }
     }
 
-    /// The signal that killed the child, if any.
+    /// Returns the signal that killed the child, if any.
     pub fn signal(self) -> Option<i32> {
         match self {
             Self::Code(_) => None,
@@ -283,7 +283,7 @@ impl Ended {
         }
     }
 
-    /// The exit code by the shell's convention: the child's own, or 128 plus the signal number.
+    /// Returns the exit code by the shell's convention: the child's own, or 128 plus the signal number.
     pub fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code,

@@ -76,13 +76,13 @@ pub struct ProgramSearch {
 }
 
 impl ProgramSearch {
-    /// A search in the PATH of this process, with its HOME.
+    /// Returns a search in the PATH of this process, with its HOME.
     pub fn from_environment() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         Self::new(&path, std::env::var_os("HOME").as_deref().map(Path::new))
     }
 
-    /// A search in the given PATH; `home` is the user's home directory.
+    /// Returns a search in the given PATH; `home` is the user's home directory.
     pub fn new(path: &OsStr, home: Option<&Path>) -> Self {
         let mut agent_directories: Vec<PathBuf> =
             AGENT_DIRECTORIES.lock().map(|all| all.clone()).unwrap_or_default();
@@ -129,7 +129,7 @@ impl ProgramSearch {
         Err(ProgramNotFound { name: name.to_string(), skipped })
     }
 
-    /// The trusted entries of PATH, which become the PATH of programs that guard starts.
+    /// Returns the trusted entries of PATH, which become the PATH of programs that guard starts.
     pub fn path(&self) -> OsString {
         let is_used = |directory: &&PathBuf| self.check_directory(directory).is_ok();
         let left: Vec<&PathBuf> = self.directories.iter().filter(is_used).collect();
@@ -139,7 +139,8 @@ impl ProgramSearch {
         }
     }
 
-    /// The entries of PATH that guard does not search, with the reasons. Leaves out absolute entries that do not exist.
+    /// Returns the entries of PATH that guard does not search, with the reasons. Leaves out absolute entries that do
+    /// not exist.
     pub fn untrusted(&self) -> Vec<Skipped> {
         let skipped = self.directories.iter().filter_map(|directory| {
             let reason = self.check_directory(directory).err().filter(|reason| reason != MISSING)?;
@@ -182,8 +183,8 @@ impl ProgramSearch {
         named.ancestors().try_for_each(|level| self.check_owner(level))
     }
 
-    /// Whether a working tree holds installed tools and not a project: it is or contains the home directory, or it is
-    /// in a hidden directory of the home.
+    /// Returns true if a working tree holds installed tools and not a project: it is or contains the home directory, or
+    /// it is in a hidden directory of the home.
     fn holds_installed_tools(&self, tree: &Path) -> bool {
         let Some(home) = &self.home else { return false };
         let is_hidden = |below: &Path| {

@@ -29,7 +29,7 @@ pub fn watch_exec(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0)
 }
 
-/// The stack pointer of a stopped thread. Fails for 32-bit programs, whose stack has a different layout.
+/// Returns the stack pointer of a stopped thread. Fails for 32-bit programs, whose stack has a different layout.
 pub fn stack_pointer(tid: i32) -> io::Result<u64> {
     let registers = registers(tid)?;
     #[cfg(target_arch = "x86_64")]
@@ -38,7 +38,7 @@ pub fn stack_pointer(tid: i32) -> io::Result<u64> {
     return Ok(registers.sp);
 }
 
-/// The return value of a stopped thread's last system call. A negative value is a negated errno.
+/// Returns the return value of a stopped thread's last system call. A negative value is a negated errno.
 pub fn call_result(tid: i32) -> io::Result<i64> {
     let registers = registers(tid)?;
     #[cfg(target_arch = "x86_64")]

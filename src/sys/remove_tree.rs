@@ -16,13 +16,13 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// The most names of one directory that are held in memory at a time.
+/// The maximum number of names of one directory that are held in memory at a time.
 const BATCH: usize = 1 << 16;
 /// How long to retry while another process still adds files to the tree.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Removes a file, a symlink, or a directory with its contents. Does not follow symlinks; a missing path is no error.
-/// No other process may rename directories in the tree meanwhile.
+/// Removes a file, a symlink, or a directory with its contents. Does not follow symlinks. Succeeds if the path does not
+/// exist. No other process may rename directories in the tree meanwhile.
 pub fn remove_tree(tree: &Path) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {

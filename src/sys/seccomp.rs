@@ -73,7 +73,7 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     }
 }
 
-/// Sends the reply to a notification. It is no error if the calling thread has died meanwhile.
+/// Sends the reply to a notification. Succeeds even if the calling thread has died meanwhile.
 pub fn reply(listener: BorrowedFd<'_>, id: u64, reply: Reply) -> io::Result<()> {
     let (val, error, flags) = match reply {
         Reply::Continue => (0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
@@ -100,8 +100,8 @@ pub fn set_sync_wake_up(listener: BorrowedFd<'_>, on: bool) {
     unsafe { libc::ioctl(listener.as_raw_fd(), SET_FLAGS as _, if on { SYNC_WAKE_UP } else { 0 }) };
 }
 
-/// Whether the thread that made the call is still blocked. If so, its thread id was not reused, and everything read by
-/// that id came from this thread.
+/// Returns true if the thread that made the call is still blocked. If so, its thread id was not reused, and everything
+/// read by that id came from this thread.
 pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;
     let result = retry_interrupted(|| {
@@ -121,7 +121,7 @@ fn retry_interrupted(mut call: impl FnMut() -> i32) -> io::Result<i32> {
     }
 }
 
-/// Whether the kernel supports the flags that guard needs for a seccomp listener. Installs nothing.
+/// Returns true if the kernel supports the flags that guard needs for a seccomp listener. Installs nothing.
 pub fn listener_is_supported() -> bool {
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     // SAFETY: a null program makes the kernel fail with EFAULT after it has checked the flags.

@@ -117,7 +117,7 @@ impl Secret {
         Self::one_word(bytes)
     }
 
-    /// The secret's bytes. The caller must not store them.
+    /// Returns the secret's bytes. The caller must not store them.
     pub fn expose(&self) -> &[u8] {
         // SAFETY: the mapping is as long as this value lives, and `length` bytes of it are filled.
         unsafe { std::slice::from_raw_parts(self.page.as_ptr().cast(), self.length) }

@@ -22,8 +22,8 @@ extern "C" fn note_signal(signal: libc::c_int) {
 /// Signals by which users and service managers end a program.
 const END_SIGNALS: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// The signals that end guard, except those that guard's caller has set to be ignored: a hangup under `nohup`, terminal
-/// keys in the background of a script. SIGTERM is always included.
+/// Returns the signals that end guard, except those that guard's caller has set to be ignored: a hangup under `nohup`,
+/// terminal keys in the background of a script. SIGTERM is always included.
 pub fn end_signals() -> SigSet {
     END_SIGNALS.into_iter().filter(|&signal| signal == Signal::SIGTERM || !is_ignored(signal)).collect()
 }
@@ -37,7 +37,7 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// A signal that asks guard to end, and that is blocked and pending, if there is one.
+/// Returns a signal that asks guard to end, and that is blocked and pending, if there is one.
 pub fn pending_end_signal() -> Option<Signal> {
     let mut found = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the kernel fills in the set if it succeeds, and the set is read only then.
@@ -66,7 +66,7 @@ pub fn wait_for(signals: &SigSet, time_limit: Option<std::time::Duration>) -> Op
     }
 }
 
-/// Whether this thread blocks SIGINT. guard always blocks it together with the other signals that end guard.
+/// Returns true if this thread blocks SIGINT. guard always blocks it together with the other signals that end guard.
 pub fn are_blocked() -> bool {
     SigSet::thread_get_mask().is_ok_and(|mask| mask.contains(Signal::SIGINT))
 }

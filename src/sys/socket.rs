@@ -30,7 +30,7 @@ fn length_of(address: &[u8]) -> io::Result<libc::socklen_t> {
     libc::socklen_t::try_from(address.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// The address that a socket is bound to, in the kernel's binary format (`sockaddr`).
+/// Returns the address that a socket is bound to, in the kernel's binary format (`sockaddr`).
 pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0u8; 128];
     let mut length = bytes.len() as libc::socklen_t;
@@ -40,7 +40,7 @@ pub fn local_address(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The address family (such as `AF_INET`) of a binary address; `None` if the address is too short.
+/// Returns the address family (such as `AF_INET`) of a binary address; `None` if the address is too short.
 pub fn family(address: &[u8]) -> Option<i32> {
     address.first_chunk::<2>().map(|bytes| i32::from(u16::from_ne_bytes(*bytes)))
 }
@@ -121,7 +121,7 @@ pub fn receive_with(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usiz
     Ok((got as usize, descriptor))
 }
 
-/// The inode of the TCP socket that would accept a connection to this local address; 0 if there is none.
+/// Returns the inode of the TCP socket that would accept a connection to this local address; 0 if there is none.
 pub fn listener_at(address: SocketAddr) -> io::Result<u64> {
     let diagnosis = nix::sys::socket::socket(
         nix::sys::socket::AddressFamily::Netlink,

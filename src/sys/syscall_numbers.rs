@@ -10,13 +10,13 @@ const OPEN_TREE_ATTR: c_long = 467;
 const FILE_SETATTR: c_long = 469;
 const LSM_SET_SELF_ATTR: c_long = 460;
 
-/// The number of a system call; `None` if this architecture lacks it or the name is unknown.
+/// Returns the number of a system call; `None` if this architecture lacks it or the name is unknown.
 pub fn number(name: &str) -> Option<c_long> {
     TABLE.iter().find(|(known, _)| *known == name).map(|&(_, number)| number)
 }
 
-/// Whether a system call of this name exists on a supported architecture. If not, the name is a typing error in the
-/// list of calls.
+/// Returns true if a system call of this name exists on a supported architecture. If not, the name is a typing error in
+/// the list of calls.
 pub fn is_known(name: &str) -> bool {
     number(name).is_some() || ELSEWHERE.contains(&name)
 }

@@ -43,8 +43,8 @@ pub fn ask_to_redraw(terminal: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Whether this process can read from the terminal and set its modes without being stopped by the kernel: it is in the
-/// foreground process group, or the terminal is not its controlling terminal.
+/// Returns true if this process can read from the terminal and set its modes without being stopped by the kernel: it is
+/// in the foreground process group, or the terminal is not its controlling terminal.
 pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     match nix::unistd::tcgetpgrp(terminal) {
         Ok(group) => group == nix::unistd::getpgrp(),
@@ -52,7 +52,7 @@ pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// The width of a terminal in columns; `None` if the descriptor is not a terminal.
+/// Returns the width of a terminal in columns; `None` if the descriptor is not a terminal.
 pub fn columns(terminal: BorrowedFd<'_>) -> Option<usize> {
     // SAFETY: plain integers: all-zero is a valid value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };

@@ -9,7 +9,7 @@ use super::event::Clock;
 /// The value of `prev` in the first line of a transcript, which has no line before it.
 pub(super) const BEGINNING: [u8; 64] = [b'0'; 64];
 
-/// The SHA-256 hash of a line without its newline, in hexadecimal: the value of `prev` in the next line.
+/// Returns the SHA-256 hash of a line without its newline, in hexadecimal: the value of `prev` in the next line.
 pub(super) fn hash(line: &[u8]) -> [u8; 64] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 64];
@@ -37,8 +37,8 @@ impl Chain {
         Self { run_id: quoted(run_id), clock: Clock::default(), seq: 0, last: BEGINNING }
     }
 
-    /// An upper bound for the length of a line, including its newline. It exceeds the real length by at most
-    /// a few bytes.
+    /// Returns an upper bound for the length of a line, including its newline. It exceeds the real length by at most a
+    /// few bytes.
     pub(super) fn length_of(&self, event_type: &str, message: &str, data: &[u8]) -> usize {
         /// The total length of a line's field names, time, sequence number and hash.
         const FIXED: usize = 240;
@@ -85,7 +85,7 @@ pub(super) fn quote(text: &str, out: &mut Vec<u8>) {
     let _ = serde_json::to_writer(out, text);
 }
 
-/// The length of a text as a JSON string, including its quotes.
+/// Returns the length of a text as a JSON string, including its quotes.
 fn quoted_length(text: &str) -> usize {
     let extra = |byte: u8| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,

@@ -101,7 +101,7 @@ const BEARER: &[u8] = b"bearer";
 const KEY_BEGIN: &[u8] = b"-----BEGIN ";
 const KEY_END: &[u8] = b"-----END ";
 
-/// The first two bytes of each pattern that [`measure`] recognises.
+/// Returns the first two bytes of each pattern that [`measure`] recognises.
 pub(super) fn beginnings() -> impl Iterator<Item = [u8; 2]> {
     let fixed = [*b"ey", *b"--", *b"Be", *b"be", *b"BE", *b":/"];
     RUNS.iter().map(|run| [run.prefix[0], run.prefix[1]]).chain(fixed)
@@ -257,7 +257,7 @@ fn prefix(here: &[u8], prefix: &[u8], more: Measure) -> Measure {
 }
 
 impl Tail {
-    /// How many bytes at the beginning of `text` belong to the tail.
+    /// Returns how many bytes at the beginning of `text` belong to the tail.
     pub(super) fn reach(self, text: &[u8], last: bool) -> Reach {
         match self {
             Self::None => Reach::Ends(0),

@@ -40,17 +40,17 @@ pub struct Event {
 }
 
 impl Event {
-    /// Whether the event reports a denial.
+    /// Returns true if the event reports a denial.
     pub fn is_denial(&self) -> bool {
         is_denial(&self.event_type)
     }
 
-    /// When the event happened; `None` if the timestamp is invalid.
+    /// Returns when the event happened; `None` if the timestamp is invalid.
     pub fn time(&self) -> Option<Timestamp> {
         self.timestamp.parse().ok()
     }
 
-    /// The stream and the bytes of an output event; `None` for events of other types.
+    /// Returns the stream and the bytes of an output event; `None` for events of other types.
     pub fn output(&self) -> Option<(Stream, Vec<u8>)> {
         if self.event_type != EventType::Output {
             return None;
@@ -79,7 +79,7 @@ pub enum Stream {
 impl Stream {
     pub(super) const ALL: [Self; 3] = [Self::Stdout, Self::Stderr, Self::Terminal];
 
-    /// The name of the stream as events contain it.
+    /// Returns the name of the stream as events contain it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -88,13 +88,13 @@ impl Stream {
         }
     }
 
-    /// The stream whose name in events is `name`; `None` if there is no such stream.
+    /// Returns the stream whose name in events is `name`; `None` if there is no such stream.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|stream| stream.name() == name)
     }
 }
 
-/// The current time, in microseconds since 1970.
+/// Returns the current time, in microseconds since 1970.
 pub(super) fn now() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))

@@ -139,7 +139,7 @@ string_enum! {
 }
 
 impl EventType {
-    /// Whether the event reports a denial.
+    /// Returns true if the event reports a denial.
     pub fn is_denial(self) -> bool {
         is_denial(self.as_str())
     }

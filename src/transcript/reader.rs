@@ -56,7 +56,7 @@ impl<R: Read> Reader<R> {
         Self { input, line: Vec::new(), given: true, skipping: false }
     }
 
-    /// The bytes of the line that [`Self::step`] returned last, without the newline.
+    /// Returns the bytes of the line that [`Self::step`] returned last, without the newline.
     pub fn line(&self) -> &[u8] {
         self.line.strip_suffix(b"\n").unwrap_or(&self.line)
     }

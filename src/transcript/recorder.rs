@@ -42,7 +42,7 @@ impl Prepared {
         format!("{prefix}{}", self.message)
     }
 
-    /// The event's data as a JSON value, for callers that add fields to it.
+    /// Returns the event's data as a JSON value, for callers that add fields to it.
     pub fn data(&self) -> serde_json::Value {
         serde_json::from_slice(&self.data).unwrap_or_default()
     }
@@ -121,13 +121,13 @@ impl Recorder {
         self.shared.output_is_immediate.store(true, Ordering::Relaxed);
     }
 
-    /// The size limit that the transcript has reached, in bytes; `None` if it has not reached it. Otherwise the
+    /// Returns the size limit that the transcript has reached, in bytes; `None` if it has not reached it. Otherwise the
     /// caller must end the run: nothing may run unrecorded.
     pub fn full_at(&self) -> Option<u64> {
         Some(self.shared.full_at.load(Ordering::Acquire)).filter(|&limit| limit > 0)
     }
 
-    /// Why recording has failed, for example because the disk is full; `None` if it works. After a failure the
+    /// Returns why recording has failed, for example because the disk is full; `None` if it works. After a failure the
     /// caller must end the run.
     pub fn failure(&self) -> Option<String> {
         if !self.shared.failed.load(Ordering::Acquire) {

@@ -16,8 +16,8 @@ const SHORTEST: usize = 6;
 /// Maximum length of the redacted bytes after a credential's first part. Without this limit, a program could hide
 /// any amount of output behind a credential prefix.
 const LONGEST_TAIL: usize = 64 << 10;
-/// If the output pauses, held-back bytes that may begin a secret value are shown if there are fewer than this: so
-/// short a match is probably chance.
+/// The number of held-back bytes below which they are shown when the output pauses, although they may begin a secret
+/// value: so short a match is probably chance.
 const SHOWN_OF_VALUE: usize = 4;
 /// Like [`SHOWN_OF_VALUE`], for the possible beginning of a credential pattern: most of these bytes are its public
 /// prefix.
@@ -200,7 +200,7 @@ impl Redactor {
     }
 }
 
-/// The forms in which a secret value can appear in a transcript.
+/// Returns the forms in which a secret value can appear in a transcript.
 fn forms(secret: &[u8]) -> Vec<Vec<u8>> {
     let escaped = |bytes: &[u8]| {
         let text = serde_json::to_string(&String::from_utf8_lossy(bytes)).unwrap_or_default();
@@ -223,8 +223,8 @@ fn in_number(byte: u8) -> bool {
     byte.is_ascii_digit() || b"+-.eE".contains(&byte)
 }
 
-/// The offset after the closing quote of the string literal that begins at `at`. The JSON must be valid: it comes
-/// from guard's own serializer.
+/// Returns the offset after the closing quote of the string literal that begins at `at`. The JSON must be valid: it
+/// comes from guard's own serializer.
 fn string_end(json: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(&byte) = json.get(end) {
@@ -305,8 +305,8 @@ impl StreamRedactor {
         self.shown = shown - before;
     }
 
-    /// To be called when nothing has arrived for a while: appends the held-back bytes to `out`, unless they match
-    /// so much of a secret that this is unlikely to be chance.
+    /// Appends the held-back bytes to `out`, unless they match so much of a secret that this is unlikely to be chance.
+    /// The caller must call this when nothing has arrived for a while.
     pub fn show(&mut self, out: &mut Vec<u8>) {
         if self.waits() {
             out.extend_from_slice(&self.held[self.shown..]);

@@ -84,12 +84,12 @@ impl SizeLimit {
         }
     }
 
-    /// The transcript size at which the run must end, in bytes.
+    /// Returns the transcript size at which the run must end, in bytes.
     pub(super) fn full_at(&self) -> u64 {
         self.limit.saturating_mul(2)
     }
 
-    /// The transcript size up to which events of a class are written, in bytes.
+    /// Returns the transcript size up to which events of a class are written, in bytes.
     pub(super) fn limit_of(&self, class: Class) -> u64 {
         match class {
             Class::Output => self.limit,

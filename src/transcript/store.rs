@@ -57,7 +57,7 @@ pub enum RunState {
 }
 
 impl RunState {
-    /// The name of the state, for display.
+    /// Returns the name of the state, for display.
     pub fn name(self) -> &'static str {
         match self {
             Self::Finished => "finished",
@@ -90,44 +90,44 @@ pub struct Run {
 }
 
 impl Run {
-    /// When the run began, according to its first event.
+    /// Returns when the run began, according to its first event.
     pub fn started(&self) -> Option<Timestamp> {
         self.first.as_ref().and_then(Event::time)
     }
 
-    /// When the run ended; `None` if it has not finished.
+    /// Returns when the run ended; `None` if it has not finished.
     pub fn finished(&self) -> Option<Timestamp> {
         self.last.as_ref().and_then(Event::time)
     }
 
-    /// The command that the run executes, as the user gave it.
+    /// Returns the command that the run executes, as the user gave it.
     pub fn command(&self) -> Vec<String> {
         let words = self.first.as_ref().and_then(|event| event.data.get("command")).and_then(Value::as_array);
         words.into_iter().flatten().map(|word| word.as_str().unwrap_or("?").to_string()).collect()
     }
 
-    /// The name of the run's policy.
+    /// Returns the name of the run's policy.
     pub fn policy(&self) -> Option<&str> {
         let policy = self.first.as_ref()?.data.get("policy")?;
         policy.as_str().or_else(|| policy.get("name")?.as_str())
     }
 
-    /// The branch that the run works on, without `refs/heads/`.
+    /// Returns the branch that the run works on, without `refs/heads/`.
     pub fn branch(&self) -> Option<&str> {
         self.first.as_ref()?.data.get("branch")?.as_str()
     }
 
-    /// The repository that the run works on: its main working tree, or the bare repository.
+    /// Returns the repository that the run works on: its main working tree, or the bare repository.
     pub fn repository(&self) -> Option<&Path> {
         self.first.as_ref()?.data.get("repository")?.as_str().map(Path::new)
     }
 
-    /// The directory that the run works in.
+    /// Returns the directory that the run works in.
     pub fn directory(&self) -> Option<&Path> {
         self.first.as_ref()?.data.get("folder")?.as_str().map(Path::new)
     }
 
-    /// The name of the agent, or of the program if guard does not know it as an agent.
+    /// Returns the name of the agent, or of the program if guard does not know it as an agent.
     pub fn tool(&self) -> Option<&str> {
         let of_result = self.last.as_ref().and_then(|event| event.data.get("tool")).and_then(Value::as_str);
         let of_start = || self.first.as_ref()?.data.get("program")?.as_str();
@@ -135,7 +135,7 @@ impl Run {
         Some(tool.rsplit('/').next().unwrap_or(tool))
     }
 
-    /// How long the run took, or, if it is still running, how long it has been running.
+    /// Returns how long the run took, or, if it is still running, how long it has been running.
     pub fn duration(&self, now: Timestamp) -> Option<SignedDuration> {
         let end = match self.state {
             RunState::Finished => self.finished()?,
@@ -145,20 +145,20 @@ impl Run {
         Some(end.duration_since(self.started()?))
     }
 
-    /// The PID of the guard process that supervises the run. `None` if the run is not running, or if the process that
-    /// locks the transcript is not the one that began it, as in another PID namespace.
+    /// Returns the PID of the guard process that supervises the run. `None` if the run is not running, or if the
+    /// process that locks the transcript is not the one that began it, as in another PID namespace.
     pub fn supervisor_pid(&self) -> Option<i32> {
         let holder = open_file(&self.transcript).and_then(|file| lock_holder(&file)).ok()??;
         let began = self.first.as_ref()?.data.get("pid")?.as_i64()?;
         (i64::from(holder) == began).then_some(holder)
     }
 
-    /// The agent's exit code.
+    /// Returns the agent's exit code.
     pub fn exit_code(&self) -> Option<i64> {
         self.last.as_ref()?.data.get("exit_code")?.as_i64()
     }
 
-    /// The number of denials in the run's result.
+    /// Returns the number of denials in the run's result.
     pub fn denials(&self) -> Option<usize> {
         Some(self.last.as_ref()?.data.get("denials")?.as_array()?.len())
     }
@@ -226,9 +226,9 @@ impl Run {
         Ok(())
     }
 
-    /// The temporary directory that a killed run left behind. Its path is in the transcript; if the run was killed
-    /// before it recorded the path, the directory can only be in `scratch`. The directory's name contains the run's
-    /// id.
+    /// Returns the temporary directory that a killed run left behind. Its path is in the transcript; if the run was
+    /// killed before it recorded the path, the directory can only be in `scratch`. The directory's name contains the
+    /// run's id.
     pub fn leftovers(&self, scratch: &Path) -> Option<PathBuf> {
         if self.state != RunState::Unfinished {
             return None;
@@ -247,7 +247,7 @@ impl Run {
         scratch.join(format!("guard-{name}"))
     }
 
-    /// Whether the supervisor is still writing the transcript.
+    /// Returns true if the supervisor is still writing the transcript.
     pub fn is_running(&self) -> bool {
         is_locked(&self.transcript)
     }
@@ -307,8 +307,8 @@ fn is_locked(transcript: &Path) -> bool {
     open_file(transcript).and_then(|file| lock_holder(&file)).is_ok_and(|holder| holder.is_some())
 }
 
-/// The PID of the other process that has locked the file; 0 if that process is in another PID namespace; `None` if
-/// the file is not locked.
+/// Returns the PID of the other process that has locked the file; 0 if that process is in another PID namespace; `None`
+/// if the file is not locked.
 fn lock_holder(file: &File) -> io::Result<Option<i32>> {
     let mut found = whole_file(libc::F_RDLCK);
     fcntl(file, FcntlArg::F_GETLK(&mut found))?;
@@ -359,17 +359,17 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store of the runs in the directory `folder`, which need not exist.
+    /// Returns the store of the runs in the directory `folder`, which need not exist.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// The store of the current user's runs.
+    /// Returns the store of the current user's runs.
     pub fn open() -> Result<Self, StateDirError> {
         Ok(Self::new(runs_dir()?))
     }
 
-    /// The path of the directory of runs.
+    /// Returns the path of the directory of runs.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -382,8 +382,8 @@ impl Store {
         Ok(runs)
     }
 
-    /// The runs, the newest first. Each is read only when the iterator reaches it. The ids that guard makes sort by
-    /// time, so the newest runs are found without reading the older ones.
+    /// Returns the runs, the newest first. Each is read only when the iterator reaches it. The ids that guard makes
+    /// sort by time, so the newest runs are found without reading the older ones.
     pub fn newest_first(&self) -> Result<Box<dyn Iterator<Item = Run> + '_>, FindError> {
         let ids = self.ids()?;
         if !ids.iter().all(|id| sorts_by_time(id)) {
@@ -392,7 +392,7 @@ impl Store {
         Ok(Box::new(ids.into_iter().rev().map(|id| Run::read(&self.folder.join(id)))))
     }
 
-    /// The runs that are still running, the newest first.
+    /// Returns the runs that are still running, the newest first.
     pub fn running(&self) -> Result<Vec<Run>, FindError> {
         let folders = self.ids()?.into_iter().map(|id| self.folder.join(id));
         let mut runs: Vec<Run> = folders
@@ -482,7 +482,7 @@ impl Store {
         Ok(())
     }
 
-    /// The ids of all runs, sorted.
+    /// Returns the ids of all runs, sorted.
     pub fn ids(&self) -> Result<Vec<String>, FindError> {
         let failed = |error| FindError::Folder { folder: self.folder.clone(), error };
         let entries = match std::fs::read_dir(&self.folder) {

@@ -172,7 +172,7 @@ impl Workspace {
         })))
     }
 
-    /// The top of the user's working tree. Fails if the work cannot be applied there.
+    /// Returns the top of the user's working tree. Fails if the work cannot be applied there.
     fn check_place(&self, repository: &Repository) -> Result<PathBuf, WorkspaceError> {
         let refuse = |problem: String, hint: String| Err(WorkspaceError::refused(problem, hint));
         let record = &self.record;
@@ -397,8 +397,8 @@ fn changes(reader: &WorkReader, from: &str, to: &str) -> Result<Vec<PathChange>,
     Ok(changes)
 }
 
-/// The paths at which applying would overwrite something of the user's: uncommitted changes, or files that git does
-/// not track, including ignored ones.
+/// Returns the paths at which applying would overwrite something of the user's: uncommitted changes, or files that git
+/// does not track, including ignored ones.
 fn overlaps(
     repository: &Repository,
     top: &Path,

@@ -39,7 +39,7 @@ pub fn list(runs: &Path) -> Result<Vec<Entry>, WorkspaceError> {
     Ok(dirs.into_iter().map(entry).collect())
 }
 
-/// The newest run that has a worktree in the repository with the common directory `common_dir`. Reads no more
+/// Returns the newest run that has a worktree in the repository with the common directory `common_dir`. Reads no more
 /// records than necessary.
 pub fn newest(runs: &Path, common_dir: &Path) -> Result<Option<(PathBuf, Record)>, WorkspaceError> {
     let entries = match std::fs::read_dir(runs) {
@@ -106,7 +106,7 @@ impl Reader {
     }
 }
 
-/// The diff from the run's base to its branch: with `stat` as a summary, otherwise as a patch.
+/// Returns the diff from the run's base to its branch: with `stat` as a summary, otherwise as a patch.
 pub fn diff(run_folder: &Path, stat: bool) -> Result<Vec<u8>, WorkspaceError> {
     let reader = peek(run_folder)?;
     let shape = if stat { "--stat" } else { "--patch" };
@@ -192,7 +192,7 @@ pub fn preview(run_folder: &Path, into: Option<&str>) -> Result<Preview, Workspa
 }
 
 impl Workspace {
-    /// The run's directory.
+    /// Returns the run's directory.
     pub fn run_folder(&self) -> &Path {
         &self.run_folder
     }

@@ -117,7 +117,7 @@ impl WorkspaceError {
         Self::Refused { problem: problem.into(), hint: hint.into() }
     }
 
-    /// What the user can do next; `None` if there is nothing to suggest.
+    /// Returns what the user can do next; `None` if there is nothing to suggest.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Refused { hint, .. } => Some(hint),

@@ -253,7 +253,7 @@ pub enum NestedChangeKind {
 }
 
 impl NestedChangeKind {
-    /// The kind as a single word, which guard prints.
+    /// Returns the kind as a single word, which guard prints.
     pub fn name(self) -> &'static str {
         match self {
             Self::Changed => "changed",
@@ -508,7 +508,7 @@ pub enum RestoredGitFile {
     Restored(Option<PathBuf>),
 }
 
-/// The content of a directory's `.git` file; `None` if `.git` is not a regular file.
+/// Returns the content of a directory's `.git` file; `None` if `.git` is not a regular file.
 pub fn read_git_file(directory: &Path) -> Option<Vec<u8>> {
     gitfile::read_small(&directory.join(".git"), MAX_GIT_FILE_BYTES).ok()
 }

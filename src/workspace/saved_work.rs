@@ -47,12 +47,12 @@ pub struct SavedWork {
 }
 
 impl SavedWork {
-    /// All refs under which the work is saved.
+    /// Returns all refs under which the work is saved.
     pub fn refs(&self) -> impl Iterator<Item = &SavedRef> {
         self.tip.iter().chain(&self.work).chain(&self.others)
     }
 
-    /// The ref that contains the most of the work.
+    /// Returns the ref that contains the most of the work.
     fn main(&self) -> Option<&SavedRef> {
         self.work.as_ref().or(self.tip.as_ref()).or(self.others.last())
     }
@@ -120,7 +120,7 @@ pub fn saved_work(repository: &Repository, runs: &Path) -> Result<Vec<SavedWork>
     Ok(all)
 }
 
-/// When a run began, according to its id; `None` if the name is not such an id.
+/// Returns when a run began, according to its id; `None` if the name is not such an id.
 fn began_at(name: &str) -> Option<SystemTime> {
     let id = uuid::Uuid::parse_str(name).ok()?;
     let (seconds, nanoseconds) = id.get_timestamp()?.to_unix();

@@ -151,12 +151,12 @@ impl WorkReader {
         Ok(self.with_objects(git.env("GIT_INDEX_FILE", self.index()).timeout(RETRY_TIMEOUT)))
     }
 
-    /// The path of the copy of the worktree's index. After [`Self::read`] this index contains the whole work.
+    /// Returns the path of the copy of the worktree's index. After [`Self::read`] this index contains the whole work.
     pub(crate) fn index(&self) -> PathBuf {
         self.scratch.join("index")
     }
 
-    /// The commit that the run's branch is at.
+    /// Returns the commit that the run's branch is at.
     fn tip(&self) -> Result<String, WorkspaceError> {
         let branch = &self.record.branch;
         let revision = format!("{branch}^{{commit}}");
@@ -247,7 +247,7 @@ impl WorkReader {
         Ok(())
     }
 
-    /// The first uncommitted path whose content a filter such as git-lfs must convert before a commit.
+    /// Returns the first uncommitted path whose content a filter such as git-lfs must convert before a commit.
     pub(crate) fn first_filtered(&self, work: &WholeWork) -> Result<Option<PathBuf>, WorkspaceError> {
         let mut input = Vec::new();
         for path in &work.uncommitted {
@@ -268,8 +268,8 @@ impl WorkReader {
         Ok(git.max_output(MAX_PATCH_BYTES))
     }
 
-    /// The whole work as a patch, or, with `stat`, as a summary. With `paths`, only the files that these pathspecs
-    /// match.
+    /// Returns the whole work as a patch, or, with `stat`, as a summary. With `paths`, only the files that these
+    /// pathspecs match.
     pub fn diff(&self, work: &WholeWork, stat: bool, paths: &[OsString]) -> Result<Vec<u8>, WorkspaceError> {
         let shape = if stat { "--stat" } else { "--patch" };
         match self.diff_call(work, &[shape], paths)?.run() {
@@ -281,7 +281,7 @@ impl WorkReader {
         }
     }
 
-    /// The files that the whole work changes, with the number of changed lines.
+    /// Returns the files that the whole work changes, with the number of changed lines.
     pub fn changed_files(
         &self,
         work: &WholeWork,
@@ -291,7 +291,7 @@ impl WorkReader {
         Ok(output.split(|byte| *byte == 0).filter_map(changed_file).collect())
     }
 
-    /// The ids and subjects of the commits since the base, oldest first. If there are more than `max`, only the
+    /// Returns the ids and subjects of the commits since the base, oldest first. If there are more than `max`, only the
     /// newest.
     pub fn commits(&self, work: &WholeWork, max: usize) -> Result<Vec<(String, String)>, WorkspaceError> {
         let range = format!("{}..{}", work.base, work.tip);

@@ -96,7 +96,7 @@ pub(super) struct CoverageBuilder {
 }
 
 impl CoverageBuilder {
-    /// A builder without lines. Paths of source files become relative to the directory.
+    /// Returns a builder without lines. Paths of source files become relative to the directory.
     pub(super) fn new(directory: &Path, limits: Limits) -> Self {
         Self { root: SourceRoot::new(directory), files: BTreeMap::new(), records: 0, limits }
     }
@@ -105,7 +105,7 @@ impl CoverageBuilder {
         Coverage { files: self.files }
     }
 
-    /// Whether a path of a report leads to an existing file below the directory.
+    /// Returns true if a path of a report leads to an existing file below the directory.
     pub(super) fn has_source(&self, path: &str) -> bool {
         path.len() <= MAX_PATH_BYTES && self.root.has_file(path)
     }

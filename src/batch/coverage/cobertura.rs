@@ -16,11 +16,11 @@ use super::builder::{CoverageBuilder, Damage, MAX_PATH_BYTES, SourceFile, parse_
 const MAX_DEPTH: usize = 64;
 /// The most `source` directories.
 const MAX_SOURCES: usize = 64;
-/// The most times that guard asks the file system where a source file is.
+/// The maximum number of times that guard asks the file system where a source file is.
 const MAX_LOOKUPS: usize = 1_000_000;
 
-/// Whether the root element of a document is that of a Cobertura report. Clover also calls it `coverage`, but has no
-/// `line-rate`.
+/// Returns true if the root element of a document is that of a Cobertura report. Clover also calls it `coverage`, but
+/// has no `line-rate`.
 pub(super) fn is_cobertura(text: &str) -> Result<bool, Damage> {
     let mut elements = Elements::new(text);
     loop {
@@ -114,8 +114,8 @@ struct Sources {
 }
 
 impl Sources {
-    /// The path of a source file: below the first `source` directory that has it, or as it stands if the file exists
-    /// there, because reports made in a container name directories that do not exist here.
+    /// Returns the path of a source file: below the first `source` directory that has it, or as it stands if the file
+    /// exists there, because reports made in a container name directories that do not exist here.
     fn resolve(&mut self, name: &str, builder: &CoverageBuilder) -> Result<String, String> {
         let Some(first) = self.directories.first().filter(|_| !name.starts_with('/')) else {
             return Ok(name.to_string());
@@ -134,7 +134,7 @@ impl Sources {
     }
 }
 
-/// Reads a document event by event and knows the position.
+/// Reads a document event by event, and tracks the position.
 struct Elements<'a> {
     text: &'a str,
     reader: Reader<&'a [u8]>,
@@ -193,7 +193,7 @@ impl<'a> Elements<'a> {
         decoded.map_err(|error| self.damage(error.to_string()))
     }
 
-    /// The text of `&amp;`, `&#38;` and the like. Entities that the document itself defines are not expanded.
+    /// Returns the text of `&amp;`, `&#38;` and the like. Entities that the document itself defines are not expanded.
     fn resolve(&self, reference: &BytesRef<'_>) -> Result<String, Damage> {
         let character = reference.resolve_char_ref().map_err(|error| self.damage(error.to_string()))?;
         if let Some(character) = character {

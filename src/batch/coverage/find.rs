@@ -19,9 +19,9 @@ use crate::sys::fs::{Links, OpenError, read_regular_file};
 
 /// The largest report, in bytes.
 const MAX_REPORT_BYTES: u64 = 64 << 20;
-/// The most directory entries that a search looks at.
+/// The maximum number of directory entries that a search inspects.
 const MAX_ENTRIES: usize = 100_000;
-/// The most reports that a search may find.
+/// The maximum number of reports that a search may find.
 const MAX_REPORTS: usize = 32;
 
 /// The usual names of reports. `*` stands for any beginning.
@@ -49,7 +49,7 @@ const PLACES: [(&str, usize); 7] = [
 
 const DIRECTORY_FLAGS: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
-/// The directories that a search looks at, for error messages.
+/// Returns the directories that a search looks at, for error messages.
 pub(super) fn places() -> String {
     PLACES.map(|(place, _)| place).join(", ")
 }
@@ -77,7 +77,7 @@ impl ReportDirectory {
         Ok(Self { path: directory.to_path_buf(), fd })
     }
 
-    /// The path of a named report relative to the directory, which it must be below.
+    /// Returns the path of a named report relative to the directory, which it must be below.
     pub(super) fn relative_path(&self, report: &Path) -> Result<PathBuf, CoverageError> {
         let bases = || std::path::absolute(&self.path).into_iter().chain(self.path.canonicalize());
         let below = match report.is_absolute() {
@@ -117,7 +117,7 @@ impl ReportDirectory {
         read_regular_file(&file, MAX_REPORT_BYTES, Links::Refuse)
     }
 
-    /// The first symbolic link on the way to a report that could not be read.
+    /// Returns the first symbolic link on the way to a report that could not be read.
     fn first_link(&self, report: &Path) -> Option<PathBuf> {
         let mut prefixes: Vec<&Path> = report.ancestors().collect();
         prefixes.reverse();
@@ -133,7 +133,7 @@ impl ReportDirectory {
         Ok(fd)
     }
 
-    /// The files with usual names in the usual places, relative to the directory, in a fixed order.
+    /// Returns the files with usual names in the usual places, relative to the directory, in a fixed order.
     pub(super) fn search(&self) -> Result<Vec<PathBuf>, CoverageError> {
         let mut search = Search { root: self, entries: 0, found: Vec::new() };
         for (place, depth) in PLACES {

@@ -10,7 +10,7 @@ const IGNORED: [&str; 17] = [
     "LF", "LH",
 ];
 
-/// Whether the first record of a text is one that a tracefile begins with.
+/// Returns true if the first record of a text is one that a tracefile begins with.
 pub(super) fn is_lcov(text: &str) -> bool {
     let first = text.lines().map(str::trim).find(|line| !is_blank(line));
     first.is_some_and(|line| line.starts_with("TN:") || line.starts_with("SF:"))

@@ -81,7 +81,7 @@ impl Segment {
     }
 }
 
-/// Whether a JSON object names the type of llvm-cov's export. An error if the text is not JSON at all.
+/// Returns true if a JSON object names the type of llvm-cov's export. An error if the text is not JSON at all.
 pub(super) fn is_llvm_cov(text: &str) -> Result<bool, Damage> {
     match serde_json::from_str::<ExportType>(text) {
         Ok(found) => Ok(found.name.as_deref() == Some(EXPORT_TYPE)),
@@ -128,7 +128,7 @@ fn record_lines(segments: &[Segment], mut file: SourceFile<'_>) -> Result<(), St
     Ok(())
 }
 
-/// The hit count of a line from its segments and the last segment before it; `None` if the line has no code.
+/// Returns the hit count of a line from its segments and the last segment before it; `None` if the line has no code.
 fn line_hits(on_line: &[Segment], before: Option<Segment>) -> Option<u64> {
     let starts_skipped = on_line.first().is_some_and(|first| !first.has_count && first.is_region_entry);
     let continues = !starts_skipped && before.is_some_and(|before| before.has_count);

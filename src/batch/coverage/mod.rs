@@ -87,8 +87,8 @@ impl Coverage {
         Ok(render::render(&files, scope, format))
     }
 
-    /// The uncovered lines of a source file as ranges in ascending order; `None` if no report has the file. The path is
-    /// relative to the directory, or absolute if the file is outside of it.
+    /// Returns the uncovered lines of a source file as ranges in ascending order; `None` if no report has the file. The
+    /// path is relative to the directory, or absolute if the file is outside of it.
     pub fn uncovered_ranges(&self, path: &str) -> Option<Vec<RangeInclusive<u32>>> {
         Some(self.files.get(&source_path::clean(path))?.uncovered_ranges())
     }
@@ -115,17 +115,17 @@ pub enum CoverageError {
     Search {
         /// The directory that cannot be opened or listed.
         directory: PathBuf,
-        /// Why not.
+        /// Why the file or directory cannot be opened or read.
         source: io::Error,
     },
-    /// The usual places hold more than guard is willing to look at.
+    /// The usual places contain more reports or directory entries than guard inspects.
     #[error("{} has more than {most} {what} in the usual places; name the report", shown(.directory))]
     TooMany {
         /// The directory that was searched.
         directory: PathBuf,
-        /// What there is too much of.
+        /// What the directory has too many of: reports or directory entries.
         what: &'static str,
-        /// The limit.
+        /// The maximum number.
         most: usize,
     },
     /// The named report is not below the directory.
@@ -155,7 +155,7 @@ pub enum CoverageError {
     Unreadable {
         /// The report, relative to the directory.
         report: PathBuf,
-        /// Why not.
+        /// Why the file or directory cannot be opened or read.
         source: OpenError,
     },
     /// The content of the named report is in no known format.
@@ -175,7 +175,7 @@ pub enum CoverageError {
         report: PathBuf,
         /// The line of the report, counted from 1, if it is known.
         line: Option<usize>,
-        /// What is wrong there.
+        /// What is wrong at this position.
         problem: String,
     },
     /// The reports have no source file of the scope.

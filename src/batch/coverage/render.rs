@@ -11,7 +11,7 @@ use super::builder::Lines;
 use super::{Format, Scope};
 use crate::terminal_text;
 
-/// The most ranges of uncovered lines that the table shows for one file.
+/// The maximum number of ranges of uncovered lines that the table shows for one file.
 const MOST_RANGES_SHOWN: usize = 8;
 
 /// Writes files, which the caller has sorted. Every format ends with a line end.
@@ -42,7 +42,7 @@ impl LineCounts {
         })
     }
 
-    /// The covered part in hundredths of a percent, rounded down: 10,000 only if no line is uncovered.
+    /// Returns the covered part in hundredths of a percent, rounded down: 10,000 only if no line is uncovered.
     fn hundredths(self) -> usize {
         (self.covered * 10_000).checked_div(self.total).unwrap_or(10_000)
     }
@@ -51,7 +51,7 @@ impl LineCounts {
         self.hundredths() as f64 / 100.0
     }
 
-    /// The covered part with two decimals, such as `66.66`.
+    /// Returns the covered part with two decimals, such as `66.66`.
     fn percent_text(self) -> String {
         format!("{}.{:02}", self.hundredths() / 100, self.hundredths() % 100)
     }
@@ -73,7 +73,7 @@ fn minizinc_data(files: &[(&String, &Lines)]) -> String {
     out
 }
 
-/// A string literal. MiniZinc knows only these escapes; it has none for other control characters.
+/// Returns a string literal. MiniZinc knows only these escapes; it has none for other control characters.
 fn minizinc_string(text: &str) -> String {
     let mut out = String::from('"');
     for one in text.chars() {

@@ -20,8 +20,8 @@ impl SourceRoot {
         Self { directory: directory.to_path_buf(), prefixes: prefixes.collect() }
     }
 
-    /// The path relative to the directory if it leads there, otherwise an absolute path or one that begins with `..`.
-    /// Empty if the path is the directory itself.
+    /// Returns the path relative to the directory if it leads there, otherwise an absolute path or one that begins with
+    /// `..`. Empty if the path is the directory itself.
     pub(super) fn relative(&self, path: &str) -> String {
         let path = clean(path);
         let below = |prefix: &String| {
@@ -37,19 +37,19 @@ impl SourceRoot {
         self.prefixes.iter().find_map(below).unwrap_or(path)
     }
 
-    /// Whether a path of a report leads to an existing file below the directory.
+    /// Returns true if a path of a report leads to an existing file below the directory.
     pub(super) fn has_file(&self, path: &str) -> bool {
         let relative = self.relative(path);
         !leads_out(&relative) && self.directory.join(relative).is_file()
     }
 }
 
-/// Whether a cleaned path is absolute or begins with `..`.
+/// Returns true if a cleaned path is absolute or begins with `..`.
 fn leads_out(path: &str) -> bool {
     path.starts_with('/') || path == ".." || path.starts_with("../")
 }
 
-/// Removes empty components and `.`, and each `..` with the component before it, without a look at the file system.
+/// Removes empty components and `.`, and each `..` with the component before it, without accessing the file system.
 pub(super) fn clean(path: &str) -> String {
     let is_absolute = path.starts_with('/');
     let mut components: Vec<&str> = Vec::new();

@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for PathVisitor {
     }
 }
 
-/// Whether a JSON object has the files and traces of tarpaulin's report.
+/// Returns true if a JSON object has the files and traces of tarpaulin's report.
 pub(super) fn is_tarpaulin(text: &str) -> bool {
     serde_json::from_str::<ReportShape>(text).is_ok()
 }

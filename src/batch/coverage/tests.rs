@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use super::builder::MAX_PATH_BYTES;
 use super::*;
 
-/// As gcovr writes it, without the checksums of some lines.
+/// A tracefile as gcovr writes it, without the checksums of some lines.
 const LCOV: &str = "\
 TN:GCOVR_report
 SF:/home/user/project/src/calc.cpp
@@ -40,7 +40,7 @@ LF:2
 end_of_record
 ";
 
-/// As gcovr writes it.
+/// A Cobertura report as gcovr writes it.
 const COBERTURA: &str = r#"<?xml version='1.0' encoding='utf-8'?>
 <!DOCTYPE coverage SYSTEM 'https://cobertura.example/coverage-04.dtd'>
 <coverage line-rate="0.69" branch-rate="0.83" lines-covered="9" lines-valid="13" complexity="0.0" version="gcovr 8.7">
@@ -654,7 +654,7 @@ fn a_named_report_must_be_below_the_directory() {
     assert!(matches!(refused, CoverageError::UnknownFormat { .. }), "{refused}");
 }
 
-/// Reads bytes as a report and writes what it contains in every way.
+/// Reads bytes as a report, and renders the result in every format.
 fn read_and_render(bytes: &[u8]) {
     let mut builder = CoverageBuilder::new(Path::new("/home/user/project"), LIMITS);
     if parse_report(bytes, &mut builder) != Ok(true) {

@@ -62,7 +62,7 @@ pub enum QueueError {
         /// Which value cannot be stored.
         reason: String,
     },
-    /// The idempotency key belongs to other work.
+    /// The idempotency key was already used for other tasks.
     #[error("the idempotency key {0:?} was used before for other tasks; use a new key")]
     KeyReused(String),
 }
@@ -79,7 +79,7 @@ pub struct NewBatch {
 }
 
 impl NewBatch {
-    /// A batch with a new response id.
+    /// Returns a batch with a new response id.
     pub fn new(tasks: Vec<NewTask>, idempotency_key: Option<String>) -> Self {
         Self { id: format!("batch_{}", uuid::Uuid::now_v7().simple()), tasks, idempotency_key }
     }
@@ -184,18 +184,18 @@ pub struct BatchRow {
 }
 
 impl BatchRow {
-    /// The number of tasks in one state.
+    /// Returns the number of tasks in one state.
     pub fn count(&self, state: TaskState) -> u64 {
         let at = TaskState::ALL.iter().position(|one| *one == state);
         at.map_or(0, |at| self.counts[at])
     }
 
-    /// The number of all tasks.
+    /// Returns the number of all tasks.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The number of tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub fn open(&self) -> u64 {
         self.total() - self.count(TaskState::Completed) - self.count(TaskState::Failed)
     }
@@ -254,10 +254,10 @@ pub trait Queue: Send {
     /// Queues the failed tasks of a batch again, with new attempts. Returns their number.
     fn retry_failed(&mut self, batch: &str) -> Result<u64, QueueError>;
 
-    /// The summary of one batch; `None` if there is no such batch.
+    /// Returns the summary of one batch; `None` if there is no such batch.
     fn batch(&mut self, id: &str) -> Result<Option<BatchRow>, QueueError>;
 
-    /// The newest batches, newest first.
+    /// Returns the newest batches, newest first.
     fn batches(&mut self, most: usize) -> Result<Vec<BatchRow>, QueueError>;
 
     /// Tasks of a batch in order, those behind the position `after`, at most `most`.

@@ -49,7 +49,7 @@ fn command(out: &mut dyn Write, words: &[&str]) -> std::io::Result<()> {
     }
 }
 
-/// The text for an error that the kernel returned, with the layer of the sandbox that caused it.
+/// Returns the text for an error that the kernel returned, with the layer of the sandbox that caused it.
 fn reason(error: &std::io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES) => "Permission denied [Landlock]",
@@ -79,7 +79,7 @@ fn fix_bug(out: &mut dyn Write) -> std::io::Result<()> {
     command(out, &["git", "log", "--format=%s", "main..HEAD"])
 }
 
-/// The git directory that the worktree's `.git` file names.
+/// Returns the git directory that the worktree's `.git` file names.
 fn own_git_folder() -> std::io::Result<PathBuf> {
     let text = std::fs::read_to_string(".git")?;
     Ok(PathBuf::from(text.trim_start_matches("gitdir: ").trim_end()))

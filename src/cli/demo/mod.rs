@@ -127,7 +127,7 @@ fn task(scene: &Scene, request: &RunRequest, run_id: &str) -> Result<GitSession,
     GitSession::open(&repository, &wanted, KeepPolicy::Keep, Limits::new(&request.policy)).map_err(failed)
 }
 
-/// An observer that prints events as they happen, in a form that is the same on every machine.
+/// Returns an observer that prints events as they happen, in a form that is the same on every machine.
 fn observer() -> Observer {
     let mut last = String::new();
     Box::new(move |line: &Line<'_>| {

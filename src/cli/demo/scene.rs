@@ -58,12 +58,13 @@ impl Scene {
         Ok(Self { root, server, main_before })
     }
 
-    /// The user's repository, of which the agent gets a worktree.
+    /// Returns the user's repository, of which the agent gets a worktree.
     pub(crate) fn project(&self) -> PathBuf {
         self.root.join("project")
     }
 
-    /// The arguments for the agent: the scratch directory, the port of the server, and the PID of the supervisor.
+    /// Returns the arguments for the agent: the scratch directory, the port of the server, and the PID of the
+    /// supervisor.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let port = self.server.local_addr().map(|address| address.port()).unwrap_or_default();
         vec![self.root.to_string_lossy().into_owned(), port.to_string(), std::process::id().to_string()]
@@ -98,7 +99,7 @@ impl Drop for Scene {
     }
 }
 
-/// Whether a process still has its working directory below `root`.
+/// Returns true if a process still has its working directory below `root`.
 fn has_process_in(root: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else { return false };
     entries.flatten().any(|entry| {

@@ -54,7 +54,7 @@ fn is_relevant(name: &[u8]) -> bool {
     name.starts_with(b"GIT_") || matches!(name, b"EDITOR" | b"VISUAL" | b"PAGER" | b"SSH_ASKPASS")
 }
 
-/// Whether the value of an environment variable is a command that git runs.
+/// Returns true if the value of an environment variable is a command that git runs.
 fn names_program(name: &[u8]) -> bool {
     matches!(
         name,
@@ -89,8 +89,8 @@ pub(super) fn hand_on_skipped_hooks(env: &mut Env, base: &Base) {
     }
 }
 
-/// The same environment without the variables that name programs, directly or through configuration. With them, the
-/// programs that git starts would be judged again recursively. An alias that only these variables define is then
+/// Returns the same environment without the variables that name programs, directly or through configuration. With them,
+/// the programs that git starts would be judged again recursively. An alias that only these variables define is then
 /// unknown, and denied.
 pub(super) fn without_programs(env: &Env, base: &Base) -> Env {
     let repeats = |name: &[u8]| names_program(name) || name.starts_with(b"GIT_CONFIG_");
@@ -334,7 +334,8 @@ fn use_of(key: &[u8]) -> Use {
     }
 }
 
-/// Whether a setting only prevents something that git would do otherwise: packing automatically, or using a protocol.
+/// Returns true if a setting only prevents something that git would do otherwise: packing automatically, or using a
+/// protocol.
 fn switches_off(key: &[u8], value: &Arg) -> bool {
     let value = value.known().unwrap_or(b"?").to_ascii_lowercase();
     match key.to_ascii_lowercase().as_slice() {

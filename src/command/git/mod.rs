@@ -21,17 +21,17 @@ use super::intent::{Access, Deferred, GitIntent, Intent, Origin};
 use config::{Part, Setting, Settings};
 use global_options::Global;
 
-/// All known git verbs, from which policies suggest the nearest name for a misspelt verb.
+/// Returns all known git verbs, from which policies suggest the nearest name for a misspelt verb.
 pub fn known_verbs() -> impl Iterator<Item = &'static str> + Clone {
     options::table().verbs().filter(|verb| !verb.contains(' '))
 }
 
-/// Whether git has this verb.
+/// Returns true if git has this verb.
 pub fn is_known_verb(verb: &str) -> bool {
     options::table().contains(verb)
 }
 
-/// Whether a program name is `git` or that of a separate program for one verb, such as `git-reset`.
+/// Returns true if a program name is `git` or that of a separate program for one verb, such as `git-reset`.
 pub(crate) fn is_git(name: &[u8]) -> bool {
     name == b"git" || name.strip_prefix(b"git-").is_some_and(verbs::is_known)
 }
@@ -158,8 +158,8 @@ impl Git<'_, '_> {
         }
     }
 
-    /// The values of `alias.NAME` in the configuration. If there are several, it depends on git's configuration files
-    /// which of them applies, so all are judged.
+    /// Returns the values of `alias.NAME` in the configuration. If there are several, it depends on git's configuration
+    /// files which of them applies, so all are judged.
     fn aliases(&self, name: &[u8]) -> Vec<Arg> {
         let is_alias = |key: &[u8]| {
             let rest =
@@ -320,7 +320,7 @@ impl Git<'_, '_> {
         self.settings.changes_hooks || self.settings.effects.intersects(Effects::GIT_SKIPS_HOOKS)
     }
 
-    /// The circumstances in which git would start a program for this command.
+    /// Returns the circumstances in which git would start a program for this command.
     fn inside(&self, index: usize, origin: Origin) -> Start {
         let mut inside = self.start.inside(index, origin);
         if self.skips_hooks() {
@@ -350,7 +350,7 @@ impl Git<'_, '_> {
         }
     }
 
-    /// Whether the command operates on a repository of which the caller knows that it is not the task's.
+    /// Returns true if the command operates on a repository of which the caller knows that it is not the task's.
     fn is_other(&self, intent: &Intent) -> bool {
         let context = self.analyzer.context;
         let Some(git) = &intent.git else { return false };
@@ -393,9 +393,9 @@ impl Git<'_, '_> {
         if target == Target::Found && has_foreign_parts { Target::Mixed } else { target }
     }
 
-    /// Whether a variable names a directory for refs that differs from the git directory. No path then says whose refs
-    /// they are. If the variable names the git directory itself, its only effect is that a `commondir` file there is
-    /// ignored.
+    /// Returns true if a variable names a directory for refs that differs from the git directory. No path then says
+    /// whose refs they are. If the variable names the git directory itself, its only effect is that a `commondir` file
+    /// there is ignored.
     fn names_common_dir(&self) -> bool {
         let named = |wanted: Part| {
             let values = self.settings.named.iter().filter(move |(part, _)| *part == wanted);
@@ -406,8 +406,8 @@ impl Git<'_, '_> {
         !named(Part::CommonDir).all(is_same)
     }
 
-    /// The directory whose repository the command operates on. If the command creates a repository, `makes` is its
-    /// path.
+    /// Returns the directory whose repository the command operates on. If the command creates a repository, `makes` is
+    /// its path.
     fn place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         if self.names_common_dir() {
             return None;
@@ -424,7 +424,7 @@ impl Git<'_, '_> {
         }
     }
 
-    /// The same path as [`Self::place`] returns, but with every `..` kept, as the kernel receives it.
+    /// Returns the same path as [`Self::place`] returns, but with every `..` kept, as the kernel receives it.
     fn unresolved_place(&self, makes: Option<&Option<Vec<u8>>>) -> Option<Vec<u8>> {
         let cwd = self.settings.unresolved_cwd.as_ref()?;
         match (self.target(), makes) {

@@ -28,7 +28,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    /// The option with its dashes, as policies spell it.
+    /// Returns the option with its dashes, as policies spell it.
     pub(super) fn flag(&self) -> String {
         match self {
             Self::Long(name) => format!("--{name}"),
@@ -96,7 +96,8 @@ impl Parsed {
         })
     }
 
-    /// Whether the option is given and no later option negates it. Use this for options that make a command harmless.
+    /// Returns true if the option is given and no later option negates it. Use this for options that make a command
+    /// harmless.
     pub(super) fn surely_has(&self, name: &str) -> bool {
         let taken_back = |known: &Name| match known {
             Name::No(long) => *long == name || long.strip_prefix("no-") == Some(name),
@@ -114,7 +115,7 @@ impl Parsed {
         names.iter().any(|name| self.has(name))
     }
 
-    /// The values that are given for an option, in order.
+    /// Returns the values that are given for an option, in order.
     pub(super) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Arg> {
         self.options
             .iter()

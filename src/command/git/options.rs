@@ -65,7 +65,7 @@ impl Table {
         self.verbs.iter().map(|entry| entry.verb)
     }
 
-    /// The options of a verb; empty for an unknown verb.
+    /// Returns the options of a verb; empty for an unknown verb.
     pub(super) fn options_of(&self, verb: &str) -> &[Known] {
         self.find(verb).map_or(&[], |entry| {
             entry.options.get_or_init(|| {

@@ -26,7 +26,7 @@ pub(super) struct Meaning {
     pub(super) makes: Option<Option<Vec<u8>>>,
 }
 
-/// Whether a verb is part of git itself, so that no alias can replace it.
+/// Returns true if a verb is part of git itself, so that no alias can replace it.
 pub(super) fn is_known(verb: &[u8]) -> bool {
     std::str::from_utf8(verb).is_ok_and(|verb| table().contains(verb))
 }
@@ -91,7 +91,7 @@ pub(super) fn meaning(verb: &[u8], args: &[Arg]) -> Meaning {
     meaning
 }
 
-/// The path at which a verb creates a repository; see [`Meaning::makes`].
+/// Returns the path at which a verb creates a repository; see [`Meaning::makes`].
 fn made_repository(verb: &str, parsed: &Parsed) -> Option<Option<Vec<u8>>> {
     let operand = |at: usize| parsed.operands.get(at).map(|operand| operand.known().map(<[u8]>::to_vec));
     match verb {
@@ -299,7 +299,7 @@ fn subcommand_effects(verb: &str, name: &[u8], parsed: &Parsed) -> Effects {
 const LISTING: [&str; 8] =
     ["list", "contains", "no-contains", "with", "without", "merged", "no-merged", "points-at"];
 
-/// The effects of `git branch`, which only lists if it has no operands or an option that makes it list.
+/// Returns the effects of `git branch`, which only lists if it has no operands or an option that makes it list.
 fn branch(parsed: &Parsed) -> Effects {
     let changes = [
         "delete",
@@ -328,8 +328,8 @@ fn tag(parsed: &Parsed) -> Effects {
     if parsed.operands.is_empty() || lists { READS } else { REFS }
 }
 
-/// The effects of `git config` in its older form without a subcommand: with one key it reads, with a key and a value it
-/// writes.
+/// Returns the effects of `git config` in its older form without a subcommand: with one key it reads, with a key and a
+/// value it writes.
 fn config(parsed: &Parsed) -> Effects {
     let reads = ["get", "get-all", "get-regexp", "get-urlmatch", "get-color", "get-colorbool", "list"];
     let writes = ["add", "replace-all", "unset", "unset-all", "rename-section", "remove-section", "edit"];

@@ -336,7 +336,7 @@ fn source(scope: &mut Scope) {
     scope.set_cwd(Cwd::Unknown);
 }
 
-/// What `echo`, `printf` or `cat` would write, if all of it is known.
+/// Returns what `echo`, `printf` or `cat` would write, if all of it is known.
 pub(super) fn output(args: &[Arg], input: &Stdin) -> Stdin {
     let mut words = Vec::with_capacity(args.len());
     for arg in args {
@@ -370,8 +370,8 @@ fn is_echo_option(word: &[u8]) -> bool {
 /// The maximum length of a known output. Longer output is treated as unknown.
 const LONGEST_OUTPUT: usize = 64 * 1024;
 
-/// The output of `printf`: replaces each `%s` in the format, and repeats the format while arguments are left. The
-/// output is unknown if the format contains other conversions.
+/// Returns the output of `printf`: replaces each `%s` in the format, and repeats the format while arguments are left.
+/// The output is unknown if the format contains other conversions.
 fn printf(format: &[u8], args: &[&[u8]]) -> Stdin {
     let Some(format) = unescape(format, 3) else { return Stdin::Unknown };
     let mut text = Vec::new();

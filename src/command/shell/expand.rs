@@ -165,7 +165,7 @@ impl Expander<'_> {
         &rest[1..]
     }
 
-    /// Whether unquoted values are split at blanks, which is the case unless IFS was changed.
+    /// Returns true if unquoted values are split at blanks, which is the case unless IFS was changed.
     fn splits_at_blanks(&self) -> bool {
         self.scope.variable(b"IFS").is_none() && !self.scope.is_untrusted()
     }
@@ -218,12 +218,13 @@ impl Expander<'_> {
     }
 }
 
-/// Whether a byte has a special meaning in an unquoted literal.
+/// Returns true if a byte has a special meaning in an unquoted literal.
 fn is_active(byte: u8) -> bool {
     matches!(byte, b'*' | b'?' | b'[' | b'{' | b'~')
 }
 
-/// Whether a word is a glob. `[` alone is not: it is the name of the test command, and a glob needs the closing `]`.
+/// Returns true if a word is a glob. `[` alone is not: it is the name of the test command, and a glob needs the closing
+/// `]`.
 fn is_glob(atoms: &[Atom]) -> bool {
     let unquoted = |wanted: &[u8]| {
         atoms.iter().any(|atom| matches!(atom, Atom::Byte { byte, quoted: false } if wanted.contains(byte)))

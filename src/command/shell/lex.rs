@@ -27,7 +27,7 @@ pub(super) fn is_blank(byte: u8) -> bool {
     byte == b' ' || byte == b'\t'
 }
 
-/// Whether a byte ends an unquoted word.
+/// Returns true if a byte ends an unquoted word.
 pub(super) fn is_meta(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'|' | b'&' | b';' | b'(' | b')' | b'<' | b'>')
 }
@@ -155,7 +155,7 @@ impl Parser<'_> {
         Ok(pieces.into_word(start, self.pos))
     }
 
-    /// The number of bytes from the current position on that are ordinary text.
+    /// Returns the number of bytes from the current position on that are ordinary text.
     fn plain_run(&self, place: Place) -> usize {
         let rest = &self.src[self.pos..];
         let special = |byte: u8| {
@@ -562,9 +562,9 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether the text after `((` is arithmetic, which means that it closes with `))`. Otherwise it is a subshell
-    /// inside a subshell. The look-ahead scans the text at most once for each open level, and the number of levels is
-    /// limited.
+    /// Returns true if the text after `((` is arithmetic, which means that it closes with `))`. Otherwise it is a
+    /// subshell inside a subshell. The look-ahead scans the text at most once for each open level, and the number of
+    /// levels is limited.
     pub(super) fn is_arithmetic(&self, from: usize) -> bool {
         let mut level = 0usize;
         let mut at = from;

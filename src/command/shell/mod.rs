@@ -18,7 +18,7 @@ pub(super) mod walk;
 pub use error::{ShellError, ShellErrorKind};
 pub(super) use parse::parse;
 
-/// Whether this parser accepts a text; for tests that compare it with a real shell.
+/// Checks that this parser accepts a text; for tests that compare it with a real shell.
 #[doc(hidden)]
 pub fn accepts(text: &[u8]) -> Result<(), ShellError> {
     parse(text, 0, super::Limits::default().depth).map(|_| ())

@@ -209,8 +209,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether the reserved word `time` is at the current position. With options other than `-p`, `time` is the program
-    /// instead.
+    /// Returns true if the reserved word `time` is at the current position. With options other than `-p`, `time` is the
+    /// program instead.
     fn time_keyword_here(&self) -> bool {
         if !self.keyword_here(b"time") {
             return false;
@@ -278,7 +278,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether the reserved word `word` is at the current position, complete and unquoted.
+    /// Returns true if the reserved word `word` is at the current position, complete and unquoted.
     fn keyword_here(&self, word: &[u8]) -> bool {
         self.src[self.pos..].starts_with(word) && self.peek_at(word.len()).is_none_or(is_meta)
     }

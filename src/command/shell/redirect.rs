@@ -90,8 +90,8 @@ impl Parser<'_> {
         Ok(Some(Redirection { kind, fd, target, body }))
     }
 
-    /// The delimiter of a here-document: the word after `<<` with quotes removed and nothing expanded, so `<<"$X"` ends
-    /// at a line `$X`. Also returns whether any part of the word was quoted.
+    /// Returns the delimiter of a here-document: the word after `<<` with quotes removed and nothing expanded, so
+    /// `<<"$X"` ends at a line `$X`. Also returns whether any part of the word was quoted.
     pub(super) fn delimiter(&self, word: &Word) -> (Vec<u8>, bool) {
         let mut text = Vec::new();
         let mut quote = None;

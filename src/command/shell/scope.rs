@@ -60,8 +60,8 @@ pub(crate) struct Scope {
     frozen: Vec<Vec<u8>>,
 }
 
-/// Whether a variable changes the behaviour of programs that are started later. Such variables count even if they are
-/// not exported, because that is not always known.
+/// Returns true if a variable changes the behaviour of programs that are started later. Such variables count even if
+/// they are not exported, because that is not always known.
 fn is_inherited(name: &[u8]) -> bool {
     name.starts_with(b"GIT_")
         || name.starts_with(b"LD_")
@@ -97,7 +97,7 @@ impl Scope {
         self.variables.get(name)
     }
 
-    /// The value to substitute for a variable. Unknown if values are no longer trusted.
+    /// Returns the value to substitute for a variable. Unknown if values are no longer trusted.
     pub(crate) fn trusted(&self, name: &[u8]) -> Option<&Value> {
         match self.variable(name) {
             Some(_) if self.untrusted || is_set_by_the_shell(name) => Some(&Value::Unknown),
@@ -122,7 +122,7 @@ impl Scope {
         self.untrusted
     }
 
-    /// A scope for analysing the expansion of the alias `name`: it contains the other aliases.
+    /// Returns a scope for analysing the expansion of the alias `name`: it contains the other aliases.
     pub(crate) fn aliases_for(&self, name: &[u8], cwd: Cwd) -> Self {
         let mut scope = Self::new(cwd);
         let others = self.aliases.iter().filter(|(known, _)| *known != name).take(64);
@@ -130,7 +130,7 @@ impl Scope {
         scope
     }
 
-    /// The variables that affect programs started from here, with their values.
+    /// Returns the variables that affect programs started from here, with their values.
     pub(crate) fn inherited(&self) -> impl Iterator<Item = (&[u8], &Value)> {
         self.inherited.iter().filter_map(|name| Some((name.as_slice(), self.variables.get(name)?)))
     }
@@ -211,7 +211,7 @@ impl Scope {
     }
 }
 
-/// Whether the shell changes a variable by itself.
+/// Returns true if the shell changes a variable by itself.
 fn is_set_by_the_shell(name: &[u8]) -> bool {
     matches!(
         name,

@@ -89,7 +89,7 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// The output of a stage of a pipeline, if it is obvious: `echo`, `printf`, `cat` of known text.
+    /// Returns the output of a stage of a pipeline, if it is obvious: `echo`, `printf`, `cat` of known text.
     fn output_of(&self, command: &Command, input: &Stdin) -> Stdin {
         let Command::Simple(simple) = command else { return Stdin::Unknown };
         if [b"echo".as_slice(), b"printf", b"cat", b"tee"]
@@ -368,7 +368,7 @@ impl<'w> Walker<'w, '_> {
         }
     }
 
-    /// The circumstances of a simple command: its assignments, standard input and redirected files.
+    /// Returns the circumstances of a simple command: its assignments, standard input and redirected files.
     fn start_of(&mut self, simple: &Simple, stdin: &Stdin) -> Start {
         let mut start = Start {
             env: self.start.env.clone(),
@@ -622,7 +622,7 @@ fn known_value(arg: &Arg) -> Value {
     arg.known().map_or(Value::Unknown, |bytes| Value::Known(bytes.to_vec()))
 }
 
-/// Whether a pipeline is only a `cd`. In `a && cd b && c`, the rest of the list relies on the `cd`.
+/// Returns true if a pipeline is only a `cd`. In `a && cd b && c`, the rest of the list relies on the `cd`.
 fn only_changes_directory(pipeline: &[Command]) -> bool {
     let [Command::Simple(simple)] = pipeline else { return false };
     let Some(word) = simple.words.first() else { return false };

@@ -48,8 +48,8 @@ fn known(name: &[u8]) -> Option<Language> {
     })
 }
 
-/// Whether a program is a shell whose grammar differs from sh. Simple commands look the same in these shells, so text
-/// is judged as far as it parses as sh.
+/// Returns true if a program is a shell whose grammar differs from sh. Simple commands look the same in these shells,
+/// so text is judged as far as it parses as sh.
 fn is_foreign_shell(name: &[u8]) -> bool {
     matches!(name, b"fish" | b"csh" | b"tcsh" | b"nu" | b"xonsh" | b"elvish" | b"ion")
 }

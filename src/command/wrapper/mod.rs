@@ -71,7 +71,7 @@ fn special(name: &[u8]) -> Option<Special> {
     })
 }
 
-/// Whether a file implements several programs, of which the name it is called by selects one.
+/// Returns true if a file implements several programs, of which the name it is called by selects one.
 pub(crate) fn is_multi_call(file: &[u8]) -> bool {
     file.starts_with(b"busybox") || file.starts_with(b"toybox")
 }

@@ -72,7 +72,7 @@ pub(super) fn leading<'a>(args: &'a [Arg], valued: &Valued, met: &mut dyn FnMut(
     at
 }
 
-/// The index in `args` where the command inside a plain wrapper begins; past the end if there is no command.
+/// Returns the index in `args` where the command inside a plain wrapper begins; past the end if there is no command.
 pub(super) fn command_after(args: &[Arg], plain: &Plain) -> usize {
     let mut queries = false;
     let valued = Valued { short: plain.short, long: plain.long, joined: b"" };
@@ -95,7 +95,7 @@ pub(super) fn command_after(args: &[Arg], plain: &Plain) -> usize {
     at
 }
 
-/// Whether a word has the form `NAME=value`.
+/// Returns true if a word has the form `NAME=value`.
 pub(super) fn is_assignment(word: &[u8]) -> bool {
     let length = word.iter().take_while(|&&byte| byte.is_ascii_alphanumeric() || byte == b'_').count();
     length > 0 && !word[0].is_ascii_digit() && word.get(length) == Some(&b'=')

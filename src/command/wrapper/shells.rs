@@ -6,7 +6,8 @@ use super::super::intent::{Deferred, Intent, Origin};
 use crate::command::cwd::normalise;
 use crate::command::effects::Effects;
 
-/// Whether a program is a shell with the grammar that guard parses. Others (`fish`, `csh`) count as foreign languages.
+/// Returns true if a program is a shell with the grammar that guard parses. Others (`fish`, `csh`) count as foreign
+/// languages.
 pub(crate) fn is_shell(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"-").unwrap_or(name);
     let stem = name.iter().position(|byte| byte.is_ascii_digit()).map_or(name, |at| &name[..at]);
@@ -93,7 +94,7 @@ pub(super) fn analyze(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start
     }
 }
 
-/// Whether a path refers to standard input.
+/// Returns true if a path refers to standard input.
 pub(crate) fn is_stdin(file: &Arg) -> bool {
     let path = file.known().map(normalise);
     matches!(

@@ -209,7 +209,7 @@ pub(super) fn find(analyzer: &mut Analyzer<'_>, args: Vec<Arg>, start: &Start) {
     }
 }
 
-/// Whether a test of find takes an argument, which could look like an action.
+/// Returns true if a test of find takes an argument, which could look like an action.
 fn takes_argument(option: &[u8]) -> bool {
     option.starts_with(b"-newer")
         || matches!(

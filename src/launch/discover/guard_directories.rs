@@ -37,7 +37,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The path with symbolic links resolved. If the path does not exist yet, only its longest existing ancestor is
+/// Returns the path with symbolic links resolved. If the path does not exist yet, only its longest existing ancestor is
 /// resolved.
 fn resolve(path: &Path) -> PathBuf {
     for above in path.ancestors() {

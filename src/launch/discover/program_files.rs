@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::protected_paths::{ProtectedPaths, outermost};
 
-/// The most symbolic links that guard follows in one path. The kernel has the same limit.
+/// The maximum number of symbolic links that guard follows in one path. The kernel has the same limit.
 const MAX_LINKS: usize = 40;
 /// The longest chain of scripts in which each script is the interpreter of the one before. The kernel has the same
 /// limit.
@@ -22,8 +22,8 @@ const SHEBANG_BYTES: usize = 256;
 /// path of an interpreter that is too long for the `#!` line.
 const HEAD_BYTES: u64 = 4096;
 
-/// The files and directories of a program's installation: real paths, without duplicates and without paths inside
-/// others. Empty if the program does not exist.
+/// Returns the files and directories of a program's installation: real paths, without duplicates and without paths
+/// inside others. Empty if the program does not exist.
 ///
 /// - `home` is the user's home, which is never part of the result as a whole.
 /// - `path` is the PATH in which `env` looks for interpreters.
@@ -109,8 +109,8 @@ impl Search<'_> {
     }
 }
 
-/// Whether the path, with symbolic links followed one by one, enters one of these directories at any point. Also true
-/// for a chain of too many links.
+/// Returns true if the path, with symbolic links followed one by one, enters one of these directories at any point.
+/// Also true for a chain of too many links.
 fn leads_through(path: &Path, directories: &[PathBuf]) -> bool {
     let mut ahead: Vec<OsString> =
         path.components().rev().map(|part| part.as_os_str().to_os_string()).collect();
@@ -141,8 +141,8 @@ fn leads_through(path: &Path, directories: &[PathBuf]) -> bool {
     false
 }
 
-/// The symbolic links that lead to a program, one after the other, and finally the file itself, each in its real
-/// directory. `None` if the file does not exist.
+/// Returns the symbolic links that lead to a program, one after the other, and finally the file itself, each in its
+/// real directory. `None` if the file does not exist.
 fn link_chain(program: &Path) -> Option<Vec<PathBuf>> {
     let mut chain = Vec::new();
     let mut path = program.to_path_buf();
@@ -161,8 +161,8 @@ fn link_chain(program: &Path) -> Option<Vec<PathBuf>> {
     None
 }
 
-/// The outermost `node_modules` (or `.pnpm`, in which pnpm keeps packages) that contains a file. It also contains the
-/// dependencies of the file's package.
+/// Returns the outermost `node_modules` (or `.pnpm`, in which pnpm keeps packages) that contains a file. It also
+/// contains the dependencies of the file's package.
 fn node_modules(file: &Path) -> Option<PathBuf> {
     let mut folder = PathBuf::new();
     for component in file.parent()?.components() {
@@ -176,7 +176,7 @@ fn node_modules(file: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The package of a script outside `node_modules`, for example after `npm link`: the nearest directory with a
+/// Returns the package of a script outside `node_modules`, for example after `npm link`: the nearest directory with a
 /// `package.json`.
 fn linked_package(file: &Path) -> Option<PathBuf> {
     let folders = file.ancestors().skip(1).take(4);
@@ -186,13 +186,13 @@ fn linked_package(file: &Path) -> Option<PathBuf> {
     folders.filter(|_| is_script).find(|folder| folder.join("package.json").is_file()).map(Path::to_path_buf)
 }
 
-/// The Python virtual environment that contains a file.
+/// Returns the Python virtual environment that contains a file.
 fn virtual_environment(file: &Path) -> Option<PathBuf> {
     let folders = file.ancestors().skip(1).take(2);
     folders.into_iter().find(|folder| folder.join("pyvenv.cfg").is_file()).map(Path::to_path_buf)
 }
 
-/// The installation prefixes of the interpreter that a virtual environment was created from: by the path in
+/// Returns the installation prefixes of the interpreter that a virtual environment was created from: by the path in
 /// `pyvenv.cfg`, and by the interpreter's real path.
 fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
     let Some(text) = head(&environment.join("pyvenv.cfg")) else { return Vec::new() };
@@ -208,7 +208,8 @@ fn base_prefixes(environment: &Path) -> Vec<PathBuf> {
     folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
 }
 
-/// The common directory of prefixes whose programs use each other's libraries: Nix's store or a Homebrew installation.
+/// Returns the common directory of prefixes whose programs use each other's libraries: Nix's store or a Homebrew
+/// installation.
 fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
     if prefix.starts_with("/nix/store") {
         return Some(PathBuf::from("/nix/store"));
@@ -217,7 +218,8 @@ fn shared_prefix(prefix: &Path) -> Option<PathBuf> {
     cellar.parent().map(Path::to_path_buf)
 }
 
-/// The programs that run a script: the one in its `#!` line and, if that is `env`, also the one that `env` finds.
+/// Returns the programs that run a script: the one in its `#!` line and, if that is `env`, also the one that `env`
+/// finds.
 fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     let Some(head) = head(file).filter(|head| head.starts_with(b"#!")) else { return Vec::new() };
     let mut lines = head.split(|&byte| byte == b'\n');
@@ -235,7 +237,8 @@ fn interpreters(file: &Path, path: &OsStr) -> Vec<PathBuf> {
     found
 }
 
-/// The program that `env` runs in a `#!` line. The kernel passes everything after the name of `env` as one argument.
+/// Returns the program that `env` runs in a `#!` line. The kernel passes everything after the name of `env` as one
+/// argument.
 fn env_program(argument: &[u8]) -> Option<OsString> {
     let text = std::str::from_utf8(argument).ok();
     let split = text.and_then(|text| {
@@ -269,7 +272,7 @@ fn find_in_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     directories.map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
-/// The interpreter in the second line of a script, if that is `'''exec' /long/path/python "$0" "$@"`. Python's
+/// Returns the interpreter in the second line of a script, if that is `'''exec' /long/path/python "$0" "$@"`. Python's
 /// installers write this if the path is too long for the `#!` line.
 fn second_line_interpreter(line: &[u8]) -> Option<PathBuf> {
     let rest = line.strip_prefix(b"'''exec' ")?;
@@ -282,7 +285,7 @@ fn second_line_interpreter(line: &[u8]) -> Option<PathBuf> {
     Some(OsStr::from_bytes(&rest[..end]).into())
 }
 
-/// The first bytes of a regular file. Opening anything else, such as a named pipe, could block.
+/// Returns the first bytes of a regular file. Opening anything else, such as a named pipe, could block.
 fn head(file: &Path) -> Option<Vec<u8>> {
     if !std::fs::metadata(file).ok()?.is_file() {
         return None;

@@ -72,7 +72,7 @@ const SECRETS: &[&str] = &[
     ".zsh_history",
 ];
 
-/// The most entries that guard lists in a home. For a larger home it makes no listing.
+/// The maximum number of entries that guard lists in a home. For a larger home it makes no listing.
 const MAX_NAMES: usize = 2000;
 
 /// The names of the entries of a home, read once; `None` if there are too many. guard looks for many paths in a home,
@@ -87,8 +87,8 @@ impl HomeListing {
         Self(names.ok().filter(|names: &Vec<OsString>| names.len() <= MAX_NAMES))
     }
 
-    /// Whether a path below the home can exist: whether its first component, which may end in `*`, is in the listing.
-    /// Always true if there is no listing. Ignores case, because some file systems do.
+    /// Returns true if a path below the home can exist, which is the case if its first component, which may end in `*`,
+    /// is in the listing. Always true if there is no listing. Ignores case, because some file systems do.
     pub(crate) fn may_have(&self, path: &str) -> bool {
         let first = path.split('/').next().unwrap_or(path);
         let matches = |name: &OsString| match first.strip_suffix('*') {
@@ -147,7 +147,7 @@ impl ProtectedPaths {
         Ok(())
     }
 
-    /// Whether `matches(path, secret)` is true for any protected path, existing or not. The path must not be an
+    /// Returns true if `matches(path, secret)` is true for any protected path, existing or not. The path must not be an
     /// ancestor of the home.
     fn any_secret(&self, path: &Path, matches: impl Fn(&Path, &Path) -> bool) -> bool {
         let below_homes = self.homes.iter().filter_map(|home| path.strip_prefix(home).ok());
@@ -156,7 +156,7 @@ impl ProtectedPaths {
     }
 }
 
-/// The real path of a path that contains symbolic links; `None` if it contains none.
+/// Returns the real path of a path that contains symbolic links; `None` if it contains none.
 fn target(path: &Path) -> Option<PathBuf> {
     // Most paths do not exist. `canonicalize` would take many system calls to find that out, `exists` takes one.
     path.exists().then(|| path.canonicalize().ok())?.filter(|target| target != path)

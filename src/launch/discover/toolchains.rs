@@ -62,8 +62,8 @@ pub enum OfflineAdditions {
 }
 
 impl Layer {
-    /// Whether a layer of symbolic links leaves out an entry of this name. True for lock files and partial downloads:
-    /// programs open them for writing, which would fail through a link.
+    /// Returns true if a layer of symbolic links leaves out an entry of this name. True for lock files and partial
+    /// downloads: programs open them for writing, which would fail through a link.
     pub fn is_omitted(name: &OsStr) -> bool {
         let name = name.as_bytes();
         name == b"lock" || [&b".lock"[..], b".lck", b".part"].iter().any(|ending| name.ends_with(ending))
@@ -278,8 +278,8 @@ impl Search<'_> {
         granted.into_toolchain()
     }
 
-    /// Whether guard may grant a directory of PATH. CI images often have toolchains in a home other than `HOME`. That
-    /// home may hold keys, too, so its protected paths are checked as well.
+    /// Returns true if guard may grant a directory of PATH. CI images often have toolchains in a home other than
+    /// `HOME`. That home may hold keys, too, so its protected paths are checked as well.
     fn may_grant(&self, path: &Path) -> bool {
         let other_home = path
             .ancestors()
@@ -290,8 +290,8 @@ impl Search<'_> {
         is_in_home || !is_system && other_home.is_none_or(is_unprotected)
     }
 
-    /// The real paths of a manager's or a cache's directories: the directory named by the first of these variables that
-    /// is set or, if none is set, the default directories that exist.
+    /// Returns the real paths of a manager's or a cache's directories: the directory named by the first of these
+    /// variables that is set or, if none is set, the default directories that exist.
     fn roots(&self, variables: &[&str], defaults: &[&str], found: &mut Found) -> Vec<PathBuf> {
         let named = variables.iter().find_map(|name| Some((*name, self.variable(name)?)));
         let Some((name, path)) = named else {
@@ -311,8 +311,8 @@ impl Search<'_> {
         vec![root]
     }
 
-    /// The existing directories that match a default path. The path is below the home or, if an XDG variable such as
-    /// `XDG_CACHE_HOME` is set, below the directory that the variable names.
+    /// Returns the existing directories that match a default path. The path is below the home or, if an XDG variable
+    /// such as `XDG_CACHE_HOME` is set, below the directory that the variable names.
     fn default_directories(&self, default: &str) -> Vec<PathBuf> {
         let xdg_bases = [
             (".local/share/", "XDG_DATA_HOME"),
@@ -359,7 +359,7 @@ impl Search<'_> {
         }
     }
 
-    /// The real path of a path that guard may grant. If the path is protected, adds a note and returns `None`.
+    /// Returns the real path of a path that guard may grant. If the path is protected, adds a note and returns `None`.
     fn allowed(&self, path: &Path, found: &mut Found) -> Option<PathBuf> {
         let real = path.canonicalize().ok()?;
         match self.protected.check_grant(&real) {
@@ -371,20 +371,20 @@ impl Search<'_> {
         }
     }
 
-    /// The value of an environment variable. An empty value counts as unset.
+    /// Returns the value of an environment variable. An empty value counts as unset.
     fn value(&self, name: &str) -> Option<&OsStr> {
         let is_set = |(known, value): &&(OsString, OsString)| known == name && !value.is_empty();
         self.environment.iter().find(is_set).map(|(_, value)| value.as_os_str())
     }
 
-    /// The directory that an environment variable names. GOPATH may name several directories: only the first counts, to
-    /// which Go writes.
+    /// Returns the directory that an environment variable names. GOPATH may name several directories: only the first
+    /// counts, to which Go writes.
     fn variable(&self, name: &str) -> Option<PathBuf> {
         let value = self.value(name)?;
         if name == "GOPATH" { std::env::split_paths(value).next() } else { Some(PathBuf::from(value)) }
     }
 
-    /// A path as shown in messages, with `~` for the home.
+    /// Returns a path as shown in messages, with `~` for the home.
     fn shown(&self, path: &Path) -> String {
         match path.strip_prefix(self.home).or_else(|_| path.strip_prefix(&self.real_home)) {
             Ok(rest) => Path::new("~").join(rest).display().to_string(),
@@ -443,8 +443,8 @@ fn real_directory(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|path| path.is_dir())
 }
 
-/// The existing paths below a directory that match a pattern: a relative path, which may end in `*`, or `.` for the
-/// directory itself.
+/// Returns the existing paths below a directory that match a pattern: a relative path, which may end in `*`, or `.` for
+/// the directory itself.
 fn matching(directory: &Path, pattern: &str) -> Vec<PathBuf> {
     let Some(start) = pattern.strip_suffix('*') else {
         let path = if pattern == "." { directory.to_path_buf() } else { directory.join(pattern) };

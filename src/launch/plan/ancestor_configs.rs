@@ -38,7 +38,7 @@ const NAMES: [&str; 14] = [
 /// The largest size of a directory for which guard lists the entries instead of checking each name. On file systems
 /// where the size grows with the number of files, such a directory hardly has more than a hundred files.
 const SMALL_DIRECTORY_BYTES: u64 = 4096;
-/// The most entries that guard lists in a directory. In a larger directory it checks each name.
+/// The maximum number of entries that guard lists in a directory. In a larger directory it checks each name.
 const MAX_ENTRIES: usize = 200;
 /// The largest configuration file that guard grants, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
@@ -81,8 +81,8 @@ pub(crate) fn find_ancestor_configs(directory: &Path, grants: &[Grant]) -> Ances
     above
 }
 
-/// The names of the configuration files that exist in a directory. There are many names and rarely a match, so this
-/// lists a small directory once instead of checking every name with a system call.
+/// Returns the names of the configuration files that exist in a directory. There are many names and rarely a match, so
+/// this lists a small directory once instead of checking every name with a system call.
 fn configs_in(directory: &Path) -> Vec<&'static str> {
     let is_small = directory.metadata().is_ok_and(|found| found.len() <= SMALL_DIRECTORY_BYTES);
     let entries = if is_small { std::fs::read_dir(directory).ok() } else { None };
@@ -105,7 +105,7 @@ fn configs_in(directory: &Path) -> Vec<&'static str> {
     NAMES.into_iter().filter(|name| may_exist(name) && exists(name)).collect()
 }
 
-/// Why guard does not grant a configuration file; `None` if guard grants it.
+/// Returns why guard does not grant a configuration file; `None` if guard grants it.
 fn reason_to_withhold(path: &Path) -> Option<&'static str> {
     let mut text = Vec::new();
     // Checked before the file is opened, because opening a named pipe would block.
@@ -121,7 +121,7 @@ fn reason_to_withhold(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Whether a text may hold a secret: it has a word that suggests one, or a URL with a user name or password.
+/// Returns true if a text may hold a secret: it has a word that suggests one, or a URL with a user name or password.
 fn may_hold_secret(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text).to_lowercase();
     let has_user = |rest: &str| {
@@ -131,7 +131,7 @@ fn may_hold_secret(text: &[u8]) -> bool {
 }
 
 impl LaunchPlan {
-    /// Whether the run's mounts hide or replace a path.
+    /// Returns true if the run's mounts hide or replace a path.
     pub(crate) fn view_covers(&self, path: &Path) -> bool {
         self.view.own().chain(&self.view.hidden).any(|directory| path.starts_with(directory))
     }

@@ -70,7 +70,7 @@ impl Secrets {
 }
 
 impl Keys {
-    /// The keys that [`Keys::fetch`] has not returned.
+    /// Returns the keys that [`Keys::fetch`] has not returned.
     pub(crate) fn into_unused(self) -> Vec<Secret> {
         self.variables.into_iter().map(|(_, secret)| secret).collect()
     }
@@ -87,13 +87,13 @@ impl Keys {
         keys
     }
 
-    /// The names of the removed variables whose value was not empty.
+    /// Returns the names of the removed variables whose value was not empty.
     pub fn names(&self) -> Vec<String> {
         let filled = self.variables.iter().filter(|(_, secret)| !secret.expose().is_empty());
         filled.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The removed variables that are not in `used`, with their values: a policy may pass them to the agent.
+    /// Returns the removed variables that are not in `used`, with their values: a policy may pass them to the agent.
     pub fn others(&self, used: &[&str]) -> Vec<(OsString, OsString)> {
         let others = self.variables.iter().filter(|(name, _)| !used.contains(&name.as_str()));
         others.map(|(name, secret)| (name.into(), OsString::from_vec(secret.expose().to_vec()))).collect()

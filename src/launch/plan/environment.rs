@@ -14,7 +14,7 @@ pub(super) fn value(environment: &[(OsString, OsString)], name: &str) -> Option<
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
 }
 
-/// The agent's environment: what the policy passes and sets, what toolchains need, and the variables that point
+/// Returns the agent's environment: what the policy passes and sets, what toolchains need, and the variables that point
 /// programs at the private directories, the proxy and the gateways.
 pub(super) fn environment(
     request: &RunRequest,

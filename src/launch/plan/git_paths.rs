@@ -40,7 +40,7 @@ pub struct Checkout {
 }
 
 impl Checkout {
-    /// The grants for all paths of the checkout except the worktree, which the policy grants.
+    /// Returns the grants for all paths of the checkout except the worktree, which the policy grants.
     pub(crate) fn grants(&self) -> Vec<Grant> {
         let grant =
             |path: &Path, rights, why: &str| Grant { path: path.to_path_buf(), rights, why: why.to_string() };
@@ -57,16 +57,16 @@ impl Checkout {
         grants
     }
 
-    /// The files to mount read-only: (file, mount point). The pointer goes over the worktree's `.git`, and the private
-    /// git directory's configuration over itself, so that the agent cannot disable the repository's hooks.
+    /// Returns the files to mount read-only: (file, mount point). The pointer goes over the worktree's `.git`, and the
+    /// private git directory's configuration over itself, so that the agent cannot disable the repository's hooks.
     pub(crate) fn mounted_files(&self) -> [(PathBuf, PathBuf); 2] {
         let config = self.git_folder.join("config");
         [(self.pointer.clone(), self.worktree.join(".git")), (config.clone(), config)]
     }
 }
 
-/// The git paths outside the working directory that a run without a worktree may read, so that git works in the working
-/// directory.
+/// Returns the git paths outside the working directory that a run without a worktree may read, so that git works in the
+/// working directory.
 pub(crate) fn readable_git_paths(request: &RunRequest, directory: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for level in directory.ancestors() {
@@ -98,15 +98,15 @@ pub(crate) fn readable_git_paths(request: &RunRequest, directory: &Path) -> Vec<
     paths
 }
 
-/// Whether a directory may be in a git repository. This quick check may also return true for a directory that git
-/// rejects.
+/// Returns true if a directory may be in a git repository. This quick check may also return true for a directory that
+/// git rejects.
 pub fn may_be_in_repository(folder: &Path) -> bool {
     let is_bare = |level: &Path| level.join("HEAD").is_file() && level.join("objects").is_dir();
     folder.ancestors().any(|level| level.join(".git").symlink_metadata().is_ok() || is_bare(level))
 }
 
-/// Whether a directory is too broad to be granted just because it contains a `.git`: the root, the user's home or a
-/// directory above it, or a shared directory such as `/tmp`.
+/// Returns true if a directory is too broad to be granted just because it contains a `.git`: the root, the user's home
+/// or a directory above it, or a shared directory such as `/tmp`.
 pub fn is_shared_directory(home: Option<&Path>, level: &Path) -> bool {
     let holds_home = home.is_some_and(|home| home.starts_with(level) || is_same(home, level));
     holds_home
@@ -114,9 +114,9 @@ pub fn is_shared_directory(home: Option<&Path>, level: &Path) -> bool {
         || ["/tmp", "/var/tmp", "/home", "/var", "/srv"].iter().any(|place| level == Path::new(place))
 }
 
-/// The directories that a `.git` file of a linked worktree leads to: (the worktree's git directory, the repository's
-/// git directory). Accepts only what `git worktree add` creates: a directory `COMMON/worktrees/NAME` that points back
-/// at this file. For any other file, which an agent may have written, returns `None`.
+/// Returns the directories that a `.git` file of a linked worktree leads to: (the worktree's git directory, the
+/// repository's git directory). Accepts only what `git worktree add` creates: a directory `COMMON/worktrees/NAME` that
+/// points back at this file. For any other file, which an agent may have written, returns `None`.
 fn linked_git_directories(file: &Path, level: &Path) -> Option<(PathBuf, PathBuf)> {
     let line = |path: &Path| -> Option<PathBuf> {
         let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() < 8192)?;

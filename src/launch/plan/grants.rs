@@ -31,7 +31,7 @@ impl Placeholders<'_> {
         })
     }
 
-    /// The grants for one path of a policy, which may begin with a placeholder.
+    /// Returns the grants for one path of a policy, which may begin with a placeholder.
     fn expand(&self, entry: &str, rights: Rights, as_root: bool) -> Vec<Grant> {
         let (name, rest) = match entry.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
             Some((name, rest)) => (name, rest.trim_start_matches('/')),
@@ -129,7 +129,7 @@ pub(super) fn policy_grants(
     Ok(grants)
 }
 
-/// The grants for the files of the program's installation: the program, its interpreter and its libraries.
+/// Returns the grants for the files of the program's installation: the program, its interpreter and its libraries.
 pub(super) fn program_grants(
     request: &RunRequest,
     program: &Path,

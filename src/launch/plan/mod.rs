@@ -146,7 +146,7 @@ pub enum LaunchError {
     Input(String),
 }
 
-/// The files to write into the private home.
+/// Returns the files to write into the private home.
 fn home_files(
     request: &RunRequest,
     network: &NetworkPlan,
@@ -305,13 +305,13 @@ impl LaunchPlan {
         self
     }
 
-    /// The parent of the run's directory for temporary files. Other users cannot enter this parent, whatever file modes
-    /// the run sets below it.
+    /// Returns the parent of the run's directory for temporary files. Other users cannot enter this parent, whatever
+    /// file modes the run sets below it.
     pub(crate) fn tmp_parent(&self) -> &Path {
         self.tmp.parent().unwrap_or(&self.tmp)
     }
 
-    /// The files and directories that the run may write, including everything below them.
+    /// Returns the files and directories that the run may write, including everything below them.
     pub fn writable(&self) -> impl Iterator<Item = &Path> {
         self.grants.iter().filter(|grant| grant.rights.is_write()).map(|grant| grant.path.as_path())
     }
@@ -342,7 +342,7 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// The path of the program that the command's first word names.
+/// Returns the path of the program that the command's first word names.
 fn find_program(
     command: &[OsString],
     directory: &Path,
@@ -380,7 +380,7 @@ fn find_program(
         .ok_or_else(|| LaunchError::CommandNotFound(shown()))
 }
 
-/// The mounts of a run with namespaces: which paths it sees, which it may write, and which are hidden.
+/// Returns the mounts of a run with namespaces: which paths it sees, which it may write, and which are hidden.
 fn mount_plan(
     request: &RunRequest,
     grants: &[Grant],
@@ -431,8 +431,8 @@ fn mount_plan(
     MountPlan { writable, visible, hidden, ..view }
 }
 
-/// The directories that the run sees as empty: the user's home and the directory of all runs, unless they contain
-/// directories of the system.
+/// Returns the directories that the run sees as empty: the user's home and the directory of all runs, unless they
+/// contain directories of the system.
 fn hidden_directories(request: &RunRequest, notes: &mut Vec<String>) -> Vec<PathBuf> {
     let mut hidden: Vec<PathBuf> = Vec::new();
     for directory in request.home.iter().chain([&request.runs]) {

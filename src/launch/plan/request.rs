@@ -41,7 +41,7 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// The run's limits: the policy's, as changed by the caller's options.
+    /// Returns the run's limits: the policy's, as changed by the caller's options.
     pub(crate) fn limits(&self) -> Limits {
         let get = |key: &str| self.policy.limits.get(key).and_then(|value| u64::try_from(value).ok());
         // With a user at the terminal, the policy's time limits do not apply. 0 means no limit.
@@ -60,7 +60,7 @@ impl RunRequest {
         }
     }
 
-    /// The private directories of the run with this id.
+    /// Returns the private directories of the run with this id.
     pub(crate) fn run_paths(&self, run_id: &str) -> RunPaths {
         let run_folder = self.runs.join(run_id);
         let home = run_folder.join("home");
@@ -68,13 +68,13 @@ impl RunRequest {
         RunPaths { run_folder, home, tmp }
     }
 
-    /// Whether to use namespaces: as the caller's option says or, without one, as the policy says.
+    /// Returns whether to use namespaces: as the caller's option says or, without one, as the policy says.
     pub(crate) fn wanted_namespaces(&self) -> Namespaces {
         self.options.namespaces.unwrap_or(self.policy.sandbox.namespaces)
     }
 }
 
-/// The upper bound on a run's memory: three quarters of the machine's, so that the machine stays usable.
+/// Returns the upper bound on a run's memory: three quarters of the machine's, so that the machine stays usable.
 fn max_memory_mib() -> u64 {
     use nix::unistd::{SysconfVar, sysconf};
     let get = |variable| sysconf(variable).ok().flatten().and_then(|value| u64::try_from(value).ok());
@@ -96,7 +96,7 @@ pub(crate) struct RunPaths {
 }
 
 impl RunPaths {
-    /// The directory mounted at `/var/tmp`, if the run has a mount namespace.
+    /// Returns the directory mounted at `/var/tmp`, if the run has a mount namespace.
     pub(crate) fn var_tmp(&self) -> PathBuf {
         self.tmp.with_file_name("var")
     }
@@ -147,23 +147,23 @@ pub struct Options {
 /// The limits of a run. `None` means unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// The most seconds without output, a new program or CPU use.
+    /// The maximum number of seconds without output, a new program or CPU use.
     pub idle_seconds: Option<u64>,
-    /// The most seconds from the start of the run to its end.
+    /// The maximum number of seconds from the start of the run to its end.
     pub total_seconds: Option<u64>,
-    /// The most processes that the run may have at the same time.
+    /// The maximum number of processes that the run may have at the same time.
     pub processes: Option<u64>,
-    /// The most files that one process may have open.
+    /// The maximum number of files that one process may have open.
     pub open_files: Option<u64>,
-    /// The most memory for all processes of the run together, in MiB.
+    /// The maximum memory of all processes of the run together, in MiB.
     pub memory_mib: Option<u64>,
     /// The largest file that the run may write, in MiB.
     pub file_mib: Option<u64>,
-    /// The most output that the transcript keeps, in MiB.
+    /// The maximum amount of output that the transcript keeps, in MiB.
     pub output_mib: Option<u64>,
 }
 
-/// The last 12 characters of a run's id. They differ even between runs that start at the same time.
+/// Returns the last 12 characters of a run's id. They differ even between runs that start at the same time.
 fn short_id(run_id: &str) -> &str {
     run_id.get(run_id.len().saturating_sub(12)..).unwrap_or(run_id)
 }

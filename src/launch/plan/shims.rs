@@ -47,7 +47,7 @@ impl Shims {
         Self { directory, names }
     }
 
-    /// The path of the shim program, to which the links point.
+    /// Returns the path of the shim program, to which the links point.
     pub(crate) fn program(&self) -> PathBuf {
         self.directory.join(FILE_NAME)
     }
@@ -64,7 +64,7 @@ impl Shims {
         Ok(())
     }
 
-    /// Whether the shims exist, that is, whether [`Shims::make`] could create them.
+    /// Returns true if the shims exist, that is, if [`Shims::make`] could create them.
     pub(crate) fn exist(&self) -> bool {
         self.program().is_file()
     }
@@ -104,7 +104,7 @@ fn shims_directory(runs: &Path) -> PathBuf {
     runs.with_file_name("shims")
 }
 
-/// Why guard cannot use shims for runs in the directory `runs`; `None` if it can.
+/// Returns why guard cannot use shims for runs in the directory `runs`; `None` if it can.
 pub fn why_no_shims(runs: &Path) -> Option<String> {
     let directory = shims_directory(runs);
     // The directory may not exist yet.

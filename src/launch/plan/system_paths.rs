@@ -40,9 +40,9 @@ const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random",
 /// package manager and is public.
 const LOCAL: &[&str] = &["/etc", "/usr/local", "/opt"];
 
-/// The grants of `{system}`. With `as_root`, leaves out files below [`LOCAL`] that only root may read: the agent could
-/// read them even without capabilities, because it has root's user id. Also leaves out directories that could not be
-/// examined in time, and adds a note about them.
+/// Returns the grants of `{system}`. With `as_root`, leaves out files below [`LOCAL`] that only root may read: the
+/// agent could read them even without capabilities, because it has root's user id. Also leaves out directories that
+/// could not be examined in time, and adds a note about them.
 pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     let mut grants = Vec::new();
     let mut add = |path: &Path, rights: Rights| {
@@ -85,28 +85,28 @@ pub(crate) fn grants(as_root: bool, notes: &mut Vec<String>) -> Vec<Grant> {
     grants
 }
 
-/// Whether `{system}` grants this directory of programs. Checks only the mode of the directory itself, not of its
-/// parents.
+/// Returns true if `{system}` grants this directory of programs. Checks only the mode of the directory itself, not of
+/// its parents.
 pub(crate) fn is_granted(directory: &Path) -> bool {
     let is_public = || directory.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
     PROGRAMS.iter().any(|programs| directory.starts_with(programs)) && is_public()
 }
 
-/// The entries of a directory that are not in [`LOCAL`]. Skips symbolic links: a program can use one only if its target
-/// is granted.
+/// Returns the entries of a directory that are not in [`LOCAL`]. Skips symbolic links: a program can use one only if
+/// its target is granted.
 fn entries_without_local(directory: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path()).filter(|path| !path.is_symlink());
     paths.filter(|path| !LOCAL.iter().any(|local| path == Path::new(local))).collect()
 }
 
-/// The grants for the devices that every run may use.
+/// Returns the grants for the devices that every run may use.
 pub(crate) fn devices() -> Vec<Grant> {
     let present = DEVICES.iter().map(PathBuf::from).filter(|path| path.exists());
     present.map(|path| Grant { path, rights: Rights::Device, why: "device".to_string() }).collect()
 }
 
-/// The most files and directories that guard examines for one run, at a few microseconds each.
+/// The maximum number of files and directories that guard examines for one run, at a few microseconds each.
 const MAX_ENTRIES: usize = 100_000;
 /// How long guard may take to examine the directories: some file systems are slow.
 const TIME_LIMIT: Duration = Duration::from_millis(500);
@@ -173,7 +173,7 @@ impl Search {
         all
     }
 
-    /// The note that says which directories guard did not examine.
+    /// Returns the note that says which directories guard did not examine.
     fn note(&self) -> Option<String> {
         let first = self.unexamined.first()?.display();
         let others = match self.unexamined.len() {

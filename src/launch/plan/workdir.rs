@@ -31,7 +31,7 @@ pub fn check_links(directory: &Path) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// The real path of the working directory. Fails if a run may not work there.
+/// Returns the real path of the working directory. Fails if a run may not work there.
 pub(crate) fn working_directory(request: &RunRequest) -> Result<PathBuf, LaunchError> {
     let refused = |problem: String| LaunchError::Directory { directory: request.folder.clone(), problem };
     if request.checkout.as_ref().is_some_and(|checkout| !checkout.worktree.exists()) {

@@ -206,7 +206,7 @@ fn execute(plan: &LaunchPlan, setup: &OwnedFd) -> ! {
     process::exit_now(if errno == libc::ENOENT { 127 } else { 126 })
 }
 
-/// The file that the canary tries to create. guard checks from outside that the file does not exist.
+/// Returns the file that the canary tries to create. guard checks from outside that the file does not exist.
 pub(crate) fn canary_file(run_folder: &Path) -> std::path::PathBuf {
     run_folder.join("canary")
 }

@@ -35,7 +35,7 @@ pub(crate) enum ProcessBound {
 }
 
 impl ProcessBound {
-    /// The name of the mechanism in the run's result.
+    /// Returns the name of the mechanism in the run's result.
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -47,8 +47,8 @@ impl ProcessBound {
 }
 
 impl Group {
-    /// Creates the cgroups that this user may create. It is no error if none can be created: the caller reports which
-    /// limits are not enforced. Without a cgroup, `RLIMIT_NPROC` limits the number of processes or, for root, the
+    /// Creates the cgroups that this user may create. Succeeds even if none can be created; the caller then reports
+    /// which limits are not enforced. Without a cgroup, `RLIMIT_NPROC` limits the number of processes or, for root, the
     /// supervisor does.
     pub(crate) fn make(run_id: &str, limits: &Limits, is_root: bool) -> Self {
         let mut group = Self::default();
@@ -149,7 +149,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whether the kernel killed a process of the run because its memory limit was reached.
+    /// Returns true if the kernel killed a process of the run because its memory limit was reached.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         // The counter has the same name in cgroup versions 1 and 2.
         let has_killed = |directory: &PathBuf| {
@@ -180,7 +180,7 @@ impl Group {
     }
 }
 
-/// The most attempts to remove a cgroup, with a millisecond between them.
+/// The maximum number of attempts to remove a cgroup, with a millisecond between them.
 const MAX_TRIES: usize = 100;
 
 /// The age below which guard does not remove a cgroup of another run: it may be empty because that run has not yet
@@ -199,7 +199,8 @@ fn remove_abandoned(parent: &Path) {
     }
 }
 
-/// The number of threads on the whole machine, from `/proc/loadavg`: reading that is faster than listing `/proc`.
+/// Returns the number of threads on the whole machine, from `/proc/loadavg`: reading that is faster than listing
+/// `/proc`.
 pub(crate) fn threads_on_machine() -> u64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let counts = text.split_whitespace().nth(3).unwrap_or_default();

@@ -5,7 +5,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The process ids of all descendants of a process, nearest first.
+/// Returns the process ids of all descendants of a process, nearest first.
 pub(crate) fn list(root: i32) -> Vec<i32> {
     let mut found: Vec<i32> = Vec::new();
     let mut next = vec![root];

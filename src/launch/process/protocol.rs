@@ -194,7 +194,7 @@ impl Breach {
         Self::ALL.into_iter().find(|breach| *breach as u8 == letter)
     }
 
-    /// The operation as the end of a message: "it could …".
+    /// Returns the operation as the end of a message: "it could …".
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Write => "write a file outside the granted directories",
@@ -212,7 +212,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// The resources used by all children that the calling process has reaped.
+    /// Returns the resources used by all children that the calling process has reaped.
     pub(crate) fn by_children() -> Self {
         let Ok(used) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Self::default() };
         let milliseconds =

@@ -23,8 +23,8 @@ use nix::unistd::{Whence, lseek};
 
 use crate::sys::{pipe, terminal};
 
-/// The most bytes that guard offers at once. The agent's pipe holds one page, so it becomes writable exactly when the
-/// agent has read everything that was offered.
+/// The maximum number of bytes that guard offers at once. The agent's pipe holds one page, so it becomes writable
+/// exactly when the agent has read everything that was offered.
 const OFFER_BYTES: usize = 4096;
 /// How often guard checks whether another program still reads from the terminal, in milliseconds.
 const POLL_INTERVAL_MS: u16 = 50;
@@ -90,8 +90,8 @@ impl Source {
         })
     }
 
-    /// Whether the pending input is meant for the agent. That of a terminal is not, while another program (such as
-    /// `less` at the end of a pipe) reads single keys, or while guard is in the background, where a read would stop
+    /// Returns true if the pending input is meant for the agent. That of a terminal is not, while another program (such
+    /// as `less` at the end of a pipe) reads single keys, or while guard is in the background, where a read would stop
     /// guard.
     fn is_for_agent(&self) -> bool {
         let Self::Terminal(fd) = self else { return true };

@@ -10,13 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The most ancestor processes of guard that are checked. There are never so many between a shell and guard.
+/// The maximum number of ancestor processes of guard that are checked. There are never so many between a shell and
+/// guard.
 const MAX_ANCESTORS: usize = 64;
 
 /// The shells whose command-line options guard knows.
 const SHELLS: [&str; 10] = ["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "yash", "rbash", "fish"];
 
-/// The name and process id of the nearest ancestor that is a shell and reads its commands from this input.
+/// Returns the name and process id of the nearest ancestor that is a shell and reads its commands from this input.
 pub(crate) fn shell_reading_commands_from(input: &OwnedFd) -> Option<(String, i32)> {
     let own = std::fs::metadata(format!("/proc/self/fd/{}", input.as_raw_fd())).ok()?;
     let mut pid = nix::unistd::getppid().as_raw();
@@ -52,7 +53,7 @@ fn shell_with_commands_on_stdin(pid: i32) -> Option<String> {
     reads_commands_from_stdin(&argv)
 }
 
-/// The shell's name, if these arguments start a shell that reads its commands from standard input.
+/// Returns the shell's name, if these arguments start a shell that reads its commands from standard input.
 fn reads_commands_from_stdin(argv: &[&[u8]]) -> Option<String> {
     let (program, mut rest) = argv.split_first()?;
     let mut name = base_name(program);

@@ -66,8 +66,8 @@ impl AgentStdio {
     }
 }
 
-/// The name and process id of a shell that reads its commands from this input. `None` if the input is a terminal: the
-/// kernel lets only the foreground process group read from it.
+/// Returns the name and process id of a shell that reads its commands from this input. `None` if the input is a
+/// terminal: the kernel lets only the foreground process group read from it.
 fn shell_sharing(input: &OwnedFd) -> Option<(String, i32)> {
     if input.is_terminal() { None } else { shell_reading_commands_from(input) }
 }

@@ -135,7 +135,8 @@ fn transcript_settings(
     }
 }
 
-/// The values of variables whose names match the policy's `redact`, from the agent's environment and the caller's.
+/// Returns the values of variables whose names match the policy's `redact`, from the agent's environment and the
+/// caller's.
 fn secrets(names: &[String], given: Vec<(OsString, OsString)>) -> impl Iterator<Item = Vec<u8>> {
     let patterns: Vec<Pattern> = names.iter().filter_map(|text| Pattern::new(text).ok()).collect();
     let is_secret = move |name: &OsStr| patterns.iter().any(|pattern| pattern.matches(name.as_bytes()));

@@ -21,7 +21,8 @@ use crate::launch::plan::LaunchPlan;
 use crate::launch::plan::git_paths::Checkout;
 use crate::sandbox;
 
-/// The most entries of one directory that guard links. More would take too long, so the run does not see the others.
+/// The maximum number of entries of one directory that guard links. More would take too long, so the run does not see
+/// the others.
 const MAX_LINKS: usize = 20_000;
 
 /// A package cache of the user that the run gets as a directory of symbolic links.
@@ -41,8 +42,8 @@ pub struct LinkedCache {
     pub unpacked_from: Option<PathBuf>,
 }
 
-/// The package caches of toolchains, in two forms: as overlays for a run with a mount namespace, and as directories of
-/// links for a run without one.
+/// Returns the package caches of toolchains, in two forms: as overlays for a run with a mount namespace, and as
+/// directories of links for a run without one.
 pub(crate) fn caches(
     toolchains: &[Toolchain],
     run_folder: &Path,
@@ -78,7 +79,7 @@ pub(crate) fn caches(
     (layers, linked)
 }
 
-/// The dependencies installed in the user's checkout, as overlays for a run with a mount namespace.
+/// Returns the dependencies installed in the user's checkout, as overlays for a run with a mount namespace.
 pub(crate) fn dependencies(checkout: Option<&Checkout>, run_folder: &Path) -> Vec<sandbox::Layer> {
     let all = checkout.iter().flat_map(|checkout| &checkout.dependencies).enumerate();
     let layer = |(index, (at, from)): (usize, &(PathBuf, PathBuf))| {
@@ -136,7 +137,7 @@ impl Links {
         Ok(Self { caches: Mutex::new(caches), staging, over: AtomicBool::new(false) })
     }
 
-    /// The names of the toolchains that have caches.
+    /// Returns the names of the toolchains that have caches.
     pub(crate) fn toolchains(&self) -> Vec<&'static str> {
         let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut names: Vec<&str> = caches.iter().map(|pending| pending.cache.toolchain).collect();
@@ -164,7 +165,7 @@ impl Links {
     }
 }
 
-/// The directory, out of the run's reach, in which guard creates the links.
+/// Returns the directory, out of the run's reach, in which guard creates the links.
 pub(crate) fn staging_directory(plan: &LaunchPlan) -> PathBuf {
     plan.run_folder.join("links")
 }
@@ -177,7 +178,7 @@ pub(crate) fn link_all(plan: &LaunchPlan) -> io::Result<()> {
 }
 
 impl LinkedCache {
-    /// How many levels of directories must be real directories, so that the run can add entries to them.
+    /// Returns how many levels of directories must be real directories, so that the run can add entries to them.
     fn real_levels(&self) -> usize {
         match &self.unpacked_from {
             Some(archives) if is_unpacked(archives, &self.from).unwrap_or(false) => 0,
@@ -186,7 +187,8 @@ impl LinkedCache {
     }
 }
 
-/// Whether every archive below `archives` is completely unpacked, in the directory of the same name below `unpacked`.
+/// Returns true if every archive below `archives` is completely unpacked, in the directory of the same name below
+/// `unpacked`.
 fn is_unpacked(archives: &Path, unpacked: &Path) -> io::Result<bool> {
     for registry in std::fs::read_dir(archives)? {
         let registry = registry?;

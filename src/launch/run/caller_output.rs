@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-/// The most bytes that guard writes at once. A pipe that polls as writable accepts this many without blocking.
+/// The maximum number of bytes that guard writes at once. A pipe that polls as writable accepts this many without
+/// blocking.
 const WRITE_BYTES: usize = 4096;
 
 /// How often a waiting writer checks whether guard has given up on its output, in milliseconds.
@@ -23,7 +24,7 @@ pub(crate) fn give_up_output() {
     GIVEN_UP.store(true, Ordering::Release);
 }
 
-/// Whether guard has stopped waiting for readers of its output.
+/// Returns true if guard has stopped waiting for readers of its output.
 pub(crate) fn is_output_given_up() -> bool {
     GIVEN_UP.load(Ordering::Acquire)
 }

@@ -60,7 +60,7 @@ pub(crate) fn make_mount_directories(plan: &LaunchPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a path is a directory of the current user, and not a symbolic link.
+/// Returns true if a path is a directory of the current user, and not a symbolic link.
 fn is_owned_directory(path: &Path) -> bool {
     let user = nix::unistd::geteuid().as_raw();
     path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == user)

@@ -296,7 +296,7 @@ impl Running {
         end
     }
 
-    /// The limit that is reached now, if any.
+    /// Returns the limit that is reached now, if any.
     fn limit_reached(&self, clock: &mut Clock) -> Option<StopReason> {
         let now = Instant::now();
         let activity = self.activity.load(Ordering::Relaxed);

@@ -159,7 +159,7 @@ impl Running {
         result
     }
 
-    /// The last part of the agent's output, and whether an earlier part is missing.
+    /// Returns the last part of the agent's output, and whether an earlier part is missing.
     fn output_tail(&self) -> (String, bool) {
         let wanted = [Stream::Stdout, Stream::Terminal];
         let tail = self.tails.iter().find(|(stream, _)| wanted.contains(stream));
@@ -238,7 +238,7 @@ impl StopReason {
         }
     }
 
-    /// The message that tells the user why guard ended the run.
+    /// Returns the message that tells the user why guard ended the run.
     fn message(self, plan: &crate::launch::LaunchPlan, recorder: &Recorder) -> String {
         match self {
             Self::Idle => {
@@ -276,7 +276,7 @@ impl StopReason {
     }
 }
 
-/// The tokens, requests and cost of models; `None` if the run made no model requests.
+/// Returns the tokens, requests and cost of models; `None` if the run made no model requests.
 fn model_usage(spent: &egress::Spent) -> Option<ModelUsage> {
     (*spent != egress::Spent::default()).then(|| ModelUsage {
         requests: spent.requests,

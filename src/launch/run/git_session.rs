@@ -20,7 +20,7 @@ use crate::workspace::{Workspace, WorkspaceError};
 
 /// Files in a worktree's git directory that guard itself writes when it hands the worktree back.
 const WRITTEN_BY_GUARD: [&str; 4] = ["index", "logs/HEAD", "locked", "HEAD"];
-/// The most findings of one kind that the run's result lists.
+/// The maximum number of findings of one kind that the run's result lists.
 const MAX_FINDINGS: usize = 100;
 
 /// A worktree with its branch and private git directory, created for one run. Dropping the session before the run has
@@ -63,7 +63,7 @@ impl GitSession {
         Ok(Self { workspace, is_ending: false, before, disposal, limits })
     }
 
-    /// The paths of the worktree and its git directories, in the form that the plan needs.
+    /// Returns the paths of the worktree and its git directories, in the form that the plan needs.
     pub fn checkout(&self) -> Checkout {
         let record = self.workspace.record();
         let hooks = self.workspace.run_folder().join("hooks");
@@ -81,7 +81,7 @@ impl GitSession {
         }
     }
 
-    /// The number of paths with uncommitted changes of the user that guard copied into the worktree.
+    /// Returns the number of paths with uncommitted changes of the user that guard copied into the worktree.
     pub fn carried_changes(&self) -> usize {
         self.workspace.carried_changes()
     }
@@ -96,7 +96,7 @@ impl GitSession {
         self.workspace.credentials().to_vec()
     }
 
-    /// Whether the user has uncommitted changes that the agent does not get.
+    /// Returns true if the user has uncommitted changes that the agent does not get.
     pub fn leaves_changes_behind(&self) -> bool {
         self.workspace.has_uncommitted_changes()
     }
@@ -191,7 +191,7 @@ impl GitSession {
         }
     }
 
-    /// The files that the run changed, in commits or uncommitted, and whether the list is complete.
+    /// Returns the files that the run changed, in commits or uncommitted, and whether the list is complete.
     fn files(&self, inspected: Inspected, settled: &DisposeReport, since: SystemTime) -> (Vec<Change>, bool) {
         let committed = inspected.changed.into_iter().map(|(path, change)| (path.path(), change));
         let own = |(path, change): &&(PathBuf, Changed)| self.workspace.may_be_since(path, *change, since);

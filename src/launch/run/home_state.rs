@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use super::login::CopiedLogin;
 
-/// The most bytes that guard copies into or out of a private home.
+/// The maximum number of bytes that guard copies into or out of a private home.
 const MAX_BYTES: u64 = 512 << 20;
-/// The most files and directories that guard copies into or out of a private home.
+/// The maximum number of files and directories that guard copies into or out of a private home.
 const MAX_FILES: usize = 20_000;
-/// The most nested levels of directories that guard copies into or out of a private home.
+/// The maximum number of nested levels of directories that guard copies into or out of a private home.
 const MAX_DEPTH: usize = 32;
 
 /// The initial content of a run's private home, and what guard saves of it for the next run.
@@ -117,7 +117,7 @@ fn copy_out(home: &Path, path: &Path, to: &Path, budget: &mut CopyBudget) -> io:
 }
 
 impl HomeState {
-    /// The first path in `keep` that is empty, absolute or contains `..`, and so could lead out of the home.
+    /// Returns the first path in `keep` that is empty, absolute or contains `..`, and so could lead out of the home.
     pub fn invalid_path(&self) -> Option<&Path> {
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         self.keep.iter().map(PathBuf::as_path).find(|path| path.as_os_str().is_empty() || !is_plain(path))

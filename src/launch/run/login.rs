@@ -71,7 +71,7 @@ impl CopiedLogin {
         }
     }
 
-    /// The tokens in the credential file, which must not appear in any record.
+    /// Returns the tokens in the credential file, which must not appear in any record.
     pub fn tokens(&self) -> Vec<String> {
         let Some(content) = parse(&self.content) else { return Vec::new() };
         let values = self.refreshed.iter().filter_map(|key| content.pointer(&pointer(key))?.as_str());
@@ -124,7 +124,7 @@ impl fmt::Debug for CopiedLogin {
     }
 }
 
-/// Whether the new value has the type of the old one, and looks like a token or a time.
+/// Returns true if the new value has the type of the old one, and looks like a token or a time.
 fn is_token_like(new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::String(new), Value::String(_)) => {
@@ -144,8 +144,8 @@ fn parse(bytes: &[u8]) -> Option<Value> {
     serde_json::from_slice(bytes).ok().filter(Value::is_object)
 }
 
-/// The content of a file; `None` if the file is not regular or too large. Fails if the last component of the path is a
-/// symbolic link.
+/// Returns the content of a file; `None` if the file is not regular or too large. Fails if the last component of the
+/// path is a symbolic link.
 fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match read_regular_file(path, MAX_FILE_BYTES, Links::Refuse) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -154,8 +154,8 @@ fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The content of a file in the private home. `None` if the file does not exist, or if a component of its path is a
-/// symbolic link, which the agent may have created.
+/// Returns the content of a file in the private home. `None` if the file does not exist, or if a component of its path
+/// is a symbolic link, which the agent may have created.
 fn read_in_home(home: &Path, at: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut directory = home.to_path_buf();
     for part in at.parent().into_iter().flat_map(Path::components) {

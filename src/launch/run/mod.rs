@@ -138,7 +138,7 @@ impl Launch {
         Ok(Self { request, run_id, task: None })
     }
 
-    /// The id that guard has given the run.
+    /// Returns the id that guard has given the run.
     pub fn run_id(&self) -> &str {
         &self.run_id
     }

@@ -17,7 +17,7 @@ use crate::workspace::nested_repositories::{
 
 /// The option by which the caller accepts unprotected repositories.
 const OPTION: &str = "--allow-unprotected-repositories";
-/// The most repositories that a message to the user names.
+/// The maximum number of repositories that a message to the user names.
 const MAX_NAMED: usize = 3;
 
 /// A directory that the run may write, and the git repositories that guard found in it.
@@ -50,15 +50,15 @@ pub(crate) fn search(grants: &[Grant], working: &Path, private: &[&Path]) -> Vec
 }
 
 impl SearchedDirectory {
-    /// The repositories that a read-only mount can protect.
+    /// Returns the repositories that a read-only mount can protect.
     pub(crate) fn protected(&self) -> impl Iterator<Item = &Path> {
         let can_be = |one: &&NestedRepository| one.kind != RepositoryKind::GitLink && one.path != self.root;
         self.found.repositories.iter().filter(can_be).map(|one| one.path.as_path())
     }
 
-    /// The directories between the searched directory and a repository, which must become mount points. Otherwise the
-    /// agent could rename `a`, with the read-only mount on `a/b/.git` in it, and create a new `a`. A mount point cannot
-    /// be renamed.
+    /// Returns the directories between the searched directory and a repository, which must become mount points.
+    /// Otherwise the agent could rename `a`, with the read-only mount on `a/b/.git` in it, and create a new `a`. A
+    /// mount point cannot be renamed.
     pub(crate) fn pinned(&self) -> Vec<PathBuf> {
         let between = |path: &Path| -> Vec<PathBuf> {
             let above = path.ancestors().skip(1).take_while(|level| *level != self.root);
@@ -70,8 +70,8 @@ impl SearchedDirectory {
         pinned
     }
 
-    /// Whether a repository is the `.git` file of the searched directory itself, which guard restores after a run
-    /// without mounts.
+    /// Returns true if a repository is the `.git` file of the searched directory itself, which guard restores after a
+    /// run without mounts.
     fn is_restored(&self, one: &NestedRepository) -> bool {
         one.kind == RepositoryKind::GitFile && one.path.parent() == Some(&self.root)
     }
@@ -104,8 +104,8 @@ pub(crate) fn check(searched: &[SearchedDirectory]) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Why the run is safe only with a mount namespace; `None` if it needs none. A `.git` file that guard restores does not
-/// count.
+/// Returns why the run is safe only with a mount namespace; `None` if it needs none. A `.git` file that guard restores
+/// does not count.
 pub(crate) fn needs_mounts(searched: &[SearchedDirectory]) -> Option<String> {
     let unprotected = |one: &SearchedDirectory| -> Vec<PathBuf> {
         let repositories = one.found.repositories.iter();

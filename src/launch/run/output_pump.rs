@@ -23,7 +23,7 @@ pub(crate) struct Tail {
     bytes: Arc<Mutex<(VecDeque<u8>, bool)>>,
 }
 
-/// The most bytes of each stream that [`Tail`] keeps.
+/// The maximum number of bytes of each stream that [`Tail`] keeps.
 const TAIL_BYTES: usize = 1 << 20;
 
 impl Tail {
@@ -37,7 +37,7 @@ impl Tail {
         }
     }
 
-    /// The last part of the output as text, and whether an earlier part is missing.
+    /// Returns the last part of the output as text, and whether an earlier part is missing.
     pub(crate) fn text(&self) -> (String, bool) {
         let mut kept = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = kept.0.make_contiguous();
@@ -45,8 +45,8 @@ impl Tail {
     }
 }
 
-/// The most bytes that a pump reads after every process of the run is dead: the capacity of the pipe. More can only
-/// come from a process outside the run to which the agent has passed the descriptor.
+/// The maximum number of bytes that a pump reads after every process of the run is dead: the capacity of the pipe. More
+/// can only come from a process outside the run to which the agent has passed the descriptor.
 const MAX_BYTES_AFTER_END: usize = 1 << 20;
 
 /// Copies one output stream of the agent to the caller and into the transcript.

@@ -14,8 +14,8 @@ const READER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long guard may take to clean up after a second signal, before it exits at once.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The signals that the main loop of a run waits for: those that ask guard to end, and SIGWINCH, which reports a change
-/// of the terminal's size.
+/// Returns the signals that the main loop of a run waits for: those that ask guard to end, and SIGWINCH, which reports
+/// a change of the terminal's size.
 pub(crate) fn awaited_signals() -> SigSet {
     let mut signals = signals::end_signals();
     signals.add(Signal::SIGWINCH);

@@ -162,7 +162,7 @@ impl Running {
         Ok(supervisor)
     }
 
-    /// Which parts of the sandbox and which limits are in force. Records a note for every limit that is not.
+    /// Returns which parts of the sandbox and which limits are in force. Records a note for every limit that is not.
     fn enforcement(&self, group: &Group) -> Enforcement {
         let limits = &self.started.plan.limits;
         let why = if group.problem.is_empty() { "guard found no usable cgroup" } else { &group.problem };
@@ -245,8 +245,8 @@ impl Running {
         Ok((Box::new(check), checked))
     }
 
-    /// The denials of the run. The transcript's thread collects them and may be behind, so this waits for that thread
-    /// if there are any denials.
+    /// Returns the denials of the run. The transcript's thread collects them and may be behind, so this waits for that
+    /// thread if there are any denials.
     pub(crate) fn denials(&self, counts: Counts) -> Vec<Denial> {
         if counts.refusals > 0 {
             self.writer.catch_up();
@@ -269,7 +269,7 @@ impl Running {
         }
     }
 
-    /// The paths by which the supervisor distinguishes the task's repository from other repositories.
+    /// Returns the paths by which the supervisor distinguishes the task's repository from other repositories.
     fn repositories(&self, writable: &[PathBuf]) -> Arc<Repositories> {
         let plan = &self.started.plan;
         let git_folder = match &plan.checkout {
@@ -285,19 +285,19 @@ impl Running {
         ))
     }
 
-    /// The root of the worktree, or the working directory of a run without a worktree.
+    /// Returns the root of the worktree, or the working directory of a run without a worktree.
     pub(crate) fn worktree(&self) -> &Path {
         let plan = &self.started.plan;
         plan.checkout.as_ref().map_or(&plan.folder, |checkout| &checkout.worktree)
     }
 
-    /// The paths that the run may write, with symbolic links resolved.
+    /// Returns the paths that the run may write, with symbolic links resolved.
     fn writable(&self) -> Vec<PathBuf> {
         let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         self.started.plan.writable().map(real).collect()
     }
 
-    /// The package caches that the supervisor links when a program of their toolchain starts.
+    /// Returns the package caches that the supervisor links when a program of their toolchain starts.
     fn lazy_resources(&self) -> Vec<LazyResource> {
         let Some(links) = &self.links else { return Vec::new() };
         let available = links.toolchains();
@@ -380,8 +380,8 @@ fn start_failed(step: &'static str, problem: impl std::fmt::Display) -> StartFai
     StartFailure::Failed(Failure::Step { step, problem: problem.to_string() })
 }
 
-/// Whether the canary of this run has connected to `listener`, which must be non-blocking. The canary sends the run's
-/// id. Unrelated clients may connect, too, because loopback ports are shared by the whole machine.
+/// Returns true if the canary of this run has connected to `listener`, which must be non-blocking. The canary sends the
+/// run's id. Unrelated clients may connect, too, because loopback ports are shared by the whole machine.
 fn has_canary_connected(listener: &TcpListener, run_id: &[u8]) -> bool {
     // More than the backlog can hold: a later client connected after the canary.
     const MAX_CLIENTS: usize = 4096;

@@ -14,8 +14,8 @@ use crate::decide::Verdict;
 use crate::supervisor::{Ask, Choice};
 use crate::sys::terminal;
 
-/// Whether the run may use the user's terminal: the same terminal is standard input and output, and guard is in its
-/// foreground. With a pipe on one side (`guard run … | less`), the program at the other end of the pipe uses the
+/// Returns true if the run may use the user's terminal: the same terminal is standard input and output, and guard is in
+/// its foreground. With a pipe on one side (`guard run … | less`), the program at the other end of the pipe uses the
 /// terminal. A background job leaves the terminal to the shell.
 pub fn is_interactive(input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> bool {
     let device = |fd: BorrowedFd<'_>| {
@@ -66,9 +66,9 @@ pub(crate) struct InterruptKeys {
 }
 
 impl InterruptKeys {
-    /// Whether these keys, already forwarded to the agent's terminal, mean that the user wants to end the whole run. If
-    /// the program reads lines, the first Ctrl-C interrupts the program, and a second one soon after ends the run. A
-    /// program that reads single keys uses Ctrl-C for its own purposes, so only many presses end its run.
+    /// Returns true if these keys, already forwarded to the agent's terminal, mean that the user wants to end the whole
+    /// run. If the program reads lines, the first Ctrl-C interrupts the program, and a second one soon after ends the
+    /// run. A program that reads single keys uses Ctrl-C for its own purposes, so only many presses end its run.
     pub(crate) fn are_to_end_run(&mut self, keys: &[u8], agent_terminal: BorrowedFd<'_>) -> bool {
         if keys != [CTRL_C] {
             self.pressed = 0;

@@ -195,7 +195,7 @@ fn build_question(
     Ok(Question { prompt, tip, document, writes: Vec::new() })
 }
 
-/// The path of the document that the step writes in the current round.
+/// Returns the path of the document that the step writes in the current round.
 pub(crate) fn document_path(task: &Task, step: &Step) -> Option<String> {
     let document = step.document.as_ref()?;
     let n = task.state.rounds.get(&step.id).copied().unwrap_or(1);
@@ -227,7 +227,7 @@ fn build_prompt(
     Ok(template.fill(&values))
 }
 
-/// The values, by name, that templates of prompts and messages can always use.
+/// Returns the values, by name, that templates of prompts and messages can always use.
 pub(crate) fn template_values(task: &Task, role: &Role) -> BTreeMap<String, String> {
     let setting = &task.setting;
     let mut values = task.state.documents.clone();
@@ -255,7 +255,7 @@ fn branch_diff(task: &Task) -> Result<String, PipelineError> {
     Ok(format!("{text}{}", if is_all { "" } else { more }))
 }
 
-/// The user's notes for the agents, read from the user's working tree or else from the base commit.
+/// Returns the user's notes for the agents, read from the user's working tree or else from the base commit.
 fn user_notes(context: &TaskContext<'_>) -> Result<String, PipelineError> {
     let Some(file) = &context.task.setting.workflow.notes else { return Ok(String::new()) };
     let path = format!("{}/{file}", context.task.setting.workflow.documents);
@@ -273,7 +273,7 @@ fn relevant_lessons(task: &Task) -> Result<String, PipelineError> {
     Ok(documents::select_lessons(&text, &task.request, memory.tokens))
 }
 
-/// The text of a file below the documents directory, as committed on the task's branch.
+/// Returns the text of a file below the documents directory, as committed on the task's branch.
 pub(crate) fn committed_document(task: &Task, file: &str) -> Result<String, PipelineError> {
     let path = format!("{}/{file}", task.setting.workflow.documents);
     let found = task.setting.tree.file_at(&task.setting.tree.branch, &path)?;

@@ -59,8 +59,8 @@ pub(crate) fn extract(text: &str, fields: &BTreeMap<String, Field>) -> Result<Ma
     }
 }
 
-/// The problem with an answer that approves although an earlier object in the text has another verdict; `None` if there
-/// is none. The first word that a verdict field accepts is the approval.
+/// Returns the problem with an answer that approves although an earlier object in the text has another verdict; `None`
+/// if there is none. The first word that a verdict field accepts is the approval.
 fn contradicted<'o>(
     object: &Map<String, Value>,
     mut earlier: impl Iterator<Item = &'o Map<String, Value>>,
@@ -162,7 +162,7 @@ pub(crate) fn format(fields: &BTreeMap<String, Field>, document: Option<&str>) -
     out
 }
 
-/// The strings of the optional list `name` in an answer, each reduced to one line.
+/// Returns the strings of the optional list `name` in an answer, each reduced to one line.
 pub(crate) fn list(answer: &Map<String, Value>, name: &str) -> Vec<String> {
     let items = answer.get(name).and_then(Value::as_array).into_iter().flatten();
     let line = |item: &Value| {

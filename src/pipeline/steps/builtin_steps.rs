@@ -33,7 +33,7 @@ struct MergeOutcome {
     files: Vec<String>,
 }
 
-/// The commit that the base branch currently points to.
+/// Returns the commit that the base branch currently points to.
 fn base_tip(task: &Task) -> Result<String, PipelineError> {
     let base = &task.setting.workflow.base;
     let tip = task.setting.tree.commit_named(&format!("refs/heads/{base}"))?;
@@ -100,8 +100,9 @@ pub(crate) fn run_merge(context: &mut TaskContext<'_>, step: &Step) -> Result<Ne
     Ok(Next::Go { to: next_step(step, Some(word))?, feedback: String::new() })
 }
 
-/// The verdict of a merge step, given the outcome `word` of the merge. If reviewers rejected an earlier merge and it
-/// was repaired, the verdict is `MERGED` even if there is nothing new to merge, so that the merge is reviewed again.
+/// Returns the verdict of a merge step, given the outcome `word` of the merge. If reviewers rejected an earlier merge
+/// and it was repaired, the verdict is `MERGED` even if there is nothing new to merge, so that the merge is reviewed
+/// again.
 fn after_merge(context: &mut TaskContext<'_>, step: &Step, word: &str) -> &'static str {
     match word {
         "UP_TO_DATE" if context.task.state.merge_review.is_some() => "MERGED",
@@ -155,7 +156,7 @@ pub(crate) fn run_archive(context: &mut TaskContext<'_>, step: &Step) -> Result<
     Ok(Next::Go { to: next_step(step, None)?, feedback: String::new() })
 }
 
-/// Every document of this task on the branch: its path, the path to move it to in the archive, and its text.
+/// Returns every document of this task on the branch: its path, the path to move it to in the archive, and its text.
 fn documents_to_archive(task: &Task) -> Result<Vec<(String, String, String)>, PipelineError> {
     let (tree, workflow) = (&task.setting.tree, &task.setting.workflow);
     let mut found = Vec::new();
@@ -216,7 +217,7 @@ pub(crate) fn run_deliver(context: &mut TaskContext<'_>, step: &Step) -> Result<
     Ok(Next::Go { to: next_step(step, Some("DELIVERED"))?, feedback: String::new() })
 }
 
-/// A summary of the task for the user who merges its branch.
+/// Returns a summary of the task for the user who merges its branch.
 fn build_summary(task: &Task) -> Result<String, PipelineError> {
     let (tree, used) = (&task.setting.tree, task.state.used);
     let mut out = format!("# {}\n\n{}\n\n## Commits\n\n", task.setting.feat, task.request.trim());

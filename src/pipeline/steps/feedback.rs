@@ -43,7 +43,7 @@ fn is_result(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> b
     fields.get(KEY).is_some_and(|field| field.is_required(answer))
 }
 
-/// The feedback to triage: a remark that the agent made in addition to its required result.
+/// Returns the feedback to triage: a remark that the agent made in addition to its required result.
 pub(crate) fn remark(answer: &Map<String, Value>, fields: &BTreeMap<String, Field>) -> Option<String> {
     let feedback = answer.get(KEY).filter(|_| !is_result(answer, fields))?;
     let text = shown(feedback);
@@ -128,7 +128,7 @@ fn is_negation(word: &str) -> bool {
     NEGATIONS.contains(&word) || word.ends_with("n't") || word.ends_with("n’t")
 }
 
-/// The first of `words` that begins a word of the statement and is not negated there.
+/// Returns the first of `words` that begins a word of the statement and is not negated there.
 fn reported(statement: &str, words: &[String]) -> Option<String> {
     let begins_word = |at: usize| !statement[..at].ends_with(char::is_alphanumeric);
     let happened = |word: &str| {

@@ -221,10 +221,10 @@ fn commit_documentation(
     Ok(())
 }
 
-/// The files and directories that the documentation agent may write: existing files, and directories in which it may
-/// create files. Excluded are the tasks' documents (they belong to other roles), files with a second hard link (the
-/// other name could be code), and directories that contain ignored files (new files could not be distinguished from
-/// them).
+/// Returns the files and directories that the documentation agent may write: existing files, and directories in which
+/// it may create files. Excluded are the tasks' documents (they belong to other roles), files with a second hard link
+/// (the other name could be code), and directories that contain ignored files (new files could not be distinguished
+/// from them).
 fn writable_paths(
     task: &Task,
     docs: &DocsConfig,
@@ -253,7 +253,7 @@ fn is_documentation_file(task: &Task, docs: &DocsConfig, path: &str) -> bool {
     docs.is_documentation(path) && !path.to_lowercase().starts_with(&prefix)
 }
 
-/// The agent's changes to the documentation, or why they cannot be used.
+/// Returns the agent's changes to the documentation, or why they cannot be used.
 fn documentation_changes(
     task: &Task,
     docs: &DocsConfig,

@@ -28,7 +28,8 @@ pub(crate) struct DocumentCommit {
     pub(crate) changes: Vec<(String, Option<String>)>,
 }
 
-/// The user's decision at this step's gate, in the form of an agent's answer; `None` if the user has not decided.
+/// Returns the user's decision at this step's gate, in the form of an agent's answer; `None` if the user has not
+/// decided.
 pub(crate) fn user_decision(
     context: &mut TaskContext<'_>,
 ) -> Result<Option<Map<String, Value>>, PipelineError> {
@@ -186,13 +187,13 @@ fn commit_documents(
     Ok(())
 }
 
-/// The text of the document that the runner writes if the agent wrote none.
+/// Returns the text of the document that the runner writes if the agent wrote none.
 fn decision_document(step: &Step, word: Option<&str>, answer: &Map<String, Value>) -> String {
     let object = serde_json::to_string_pretty(answer).unwrap_or_default();
     format!("# {}: {}\n\n```json\n{object}\n```\n", step.status, word.unwrap_or("done"))
 }
 
-/// The new texts of the backlog and the lessons, after adding the answer's items.
+/// Returns the new texts of the backlog and the lessons, after adding the answer's items.
 pub(crate) fn shared_document_changes(
     task: &Task,
     answer: &Map<String, Value>,
@@ -251,7 +252,7 @@ pub(crate) fn commit_changes(
     Ok(id)
 }
 
-/// A user's name and address in the form used in documents: `Name <address>`.
+/// Returns a user's name and address in the form used in documents: `Name <address>`.
 pub(crate) fn signature((name, address): &(String, String)) -> String {
     match (name.is_empty(), address.is_empty()) {
         (true, _) => "a person".to_string(),
@@ -260,7 +261,7 @@ pub(crate) fn signature((name, address): &(String, String)) -> String {
     }
 }
 
-/// The name and address of the user who gave this answer; `None` if an agent gave it.
+/// Returns the name and address of the user who gave this answer; `None` if an agent gave it.
 fn deciding_user(answer: &Map<String, Value>) -> Option<(String, String)> {
     let text = answer.get("decided_by")?.as_str()?;
     let (name, address) = text.rsplit_once(" <").unwrap_or((text, "guard@localhost"));

@@ -69,7 +69,7 @@ pub(crate) fn find_user_merge(
     Ok(true)
 }
 
-/// The commits that the branch pointed to after each agent call of the current visit.
+/// Returns the commits that the branch pointed to after each agent call of the current visit.
 fn agent_tips(context: &TaskContext<'_>) -> Result<Vec<String>, PipelineError> {
     let entries = context.journal.entries()?;
     let calls = entries.into_iter().filter(|entry| {

@@ -25,7 +25,7 @@ pub(crate) enum Next {
     Stop(Status, String),
 }
 
-/// The step that the workflow defines for a verdict, or the step's only successor if it has no verdicts.
+/// Returns the step that the workflow defines for a verdict, or the step's only successor if it has no verdicts.
 pub(crate) fn next_step(step: &Step, word: Option<&str>) -> Result<String, PipelineError> {
     let way =
         word.map_or_else(|| step.next.as_ref(), |word| step.verdicts.get(word).map(|verdict| &verdict.next));

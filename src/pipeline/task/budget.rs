@@ -40,7 +40,7 @@ impl Account {
         }
     }
 
-    /// The message for the user that the limit is reached, and how to raise it.
+    /// Returns the message for the user that the limit is reached, and how to raise it.
     fn limit_message(&self, id: &str) -> String {
         let more = self.step.as_ref().map(|step| format!("{step}=")).unwrap_or_default();
         format!(
@@ -54,7 +54,7 @@ impl Account {
     }
 }
 
-/// The limits on the whole task that are in force: those that the user raised, and otherwise the workflow's.
+/// Returns the limits on the whole task that are in force: those that the user raised, and otherwise the workflow's.
 pub(crate) fn task_bounds(task: &Task) -> Bounds {
     let limits = &task.setting.workflow.limits;
     task.state.raised.task.or(Bounds {
@@ -65,7 +65,7 @@ pub(crate) fn task_bounds(task: &Task) -> Bounds {
     })
 }
 
-/// The limits on all calls of a step that are in force.
+/// Returns the limits on all calls of a step that are in force.
 fn step_bounds(task: &Task, step: &str) -> Bounds {
     let workflow = &task.setting.workflow;
     let raised = task.state.raised.steps.get(step).copied().unwrap_or_default();
@@ -73,7 +73,7 @@ fn step_bounds(task: &Task, step: &str) -> Bounds {
     raised.or(own).or(workflow.limits.step)
 }
 
-/// Every limit on an agent call of this step: the task's, and the step's own if an agent performs it.
+/// Returns every limit on an agent call of this step: the task's, and the step's own if an agent performs it.
 fn accounts_of(task: &Task, step: &str) -> Vec<Account> {
     let mut all = Account::of(None, task.state.used, task_bounds(task));
     let doer = task.setting.workflow.step(step).map(|step| &step.doer);
@@ -84,14 +84,14 @@ fn accounts_of(task: &Task, step: &str) -> Vec<Account> {
     all
 }
 
-/// A message about the first limit of the task or the step that is reached; `None` if none is.
+/// Returns a message about the first limit of the task or the step that is reached; `None` if none is.
 pub(crate) fn exhausted_limit(task: &Task, step: &str) -> Option<String> {
     let accounts = accounts_of(task, step);
     let over = accounts.iter().find(|account| account.used >= account.bound)?;
     Some(over.limit_message(&task.id))
 }
 
-/// How much of the resource `name` one more call may use under all limits of the task and the step; `None` if
+/// Returns how much of the resource `name` one more call may use under all limits of the task and the step; `None` if
 /// unlimited.
 pub(crate) fn remaining_budget(task: &Task, step: &str, name: &str) -> Option<f64> {
     let accounts = accounts_of(task, step).into_iter().filter(|account| account.name == name);
@@ -116,7 +116,7 @@ pub(crate) fn add_usage(context: &mut TaskContext<'_>, step: &str, more: Used) {
     }
 }
 
-/// The status and the reason with which the task stops if a limit is reached.
+/// Returns the status and the reason with which the task stops if a limit is reached.
 pub(crate) fn reached_limit(task: &Task) -> Option<(Status, String)> {
     let (step, id) = (&task.state.step, &task.id);
     let rounds = task.state.since.get(step).copied().unwrap_or(0);

@@ -252,7 +252,7 @@ impl Journal {
         Ok(if found.len() == 1 && !plain.is_empty() { found.pop() } else { None })
     }
 
-    /// All tasks, the newest first.
+    /// Returns all tasks, the newest first.
     pub fn tasks(&self) -> Result<Vec<TaskRow>, StoreError> {
         self.rows("select * from task order by id desc", [])
     }
@@ -265,7 +265,7 @@ impl Journal {
         read().map_err(|error| self.failed(error))
     }
 
-    /// What the journal knows about an effect; `None` if the effect was never begun.
+    /// Returns what the journal knows about an effect; `None` if the effect was never begun.
     pub fn effect_state(
         &self,
         task: &str,
@@ -360,7 +360,7 @@ impl Journal {
         Ok(())
     }
 
-    /// All effects of a task, in the order in which they were begun.
+    /// Returns all effects of a task, in the order in which they were begun.
     pub fn entries(&self, task: &str) -> Result<Vec<Entry>, StoreError> {
         let select = "select visit, effect, step, intent, outcome, begun, ended from entry where task = ?1 order by visit, begun, rowid";
         let read = || -> rusqlite::Result<Vec<Entry>> {
@@ -382,7 +382,7 @@ impl Journal {
         Ok(count == 1)
     }
 
-    /// The user's decision about a visit; `None` if the user has not decided.
+    /// Returns the user's decision about a visit; `None` if the user has not decided.
     pub fn decision(&self, task: &str, visit: u32) -> Result<Option<Decision>, StoreError> {
         let read = self.connection.query_row(
             "select verdict, feedback, name, address from decision where task = ?1 and visit = ?2",
@@ -450,7 +450,7 @@ fn parsed(text: &str) -> Result<Value, StoreError> {
     serde_json::from_str(text).map_err(|error| StoreError::Strange(error.to_string()))
 }
 
-/// The current time in the journal's format.
+/// Returns the current time in the journal's format.
 pub fn now() -> String {
     jiff::Timestamp::now().to_string()
 }

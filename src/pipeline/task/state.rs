@@ -158,7 +158,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The name of the status in the journal and in guard's output.
+    /// Returns the name of the status in the journal and in guard's output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",

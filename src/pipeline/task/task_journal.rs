@@ -46,7 +46,7 @@ impl TaskJournal {
         self.journal.delete_entries_from(&self.id, visit, with_decision)
     }
 
-    /// The user's decision at the gate of a visit.
+    /// Returns the user's decision at the gate of a visit.
     pub(crate) fn decision(&self, visit: u32) -> Result<Option<Decision>, StoreError> {
         self.journal.decision(&self.id, visit)
     }

@@ -30,7 +30,7 @@ impl TaskStore {
         Journal::open(&self.tasks.join("journal.db"))
     }
 
-    /// The directory that holds the files of one task.
+    /// Returns the directory that holds the files of one task.
     pub fn task_directory(&self, id: &str) -> PathBuf {
         self.tasks.join(id)
     }
@@ -65,7 +65,7 @@ impl TaskStore {
         Ok(TaskLock { _file: file })
     }
 
-    /// The process that is working on a task. This only queries the lock, so it never blocks another process.
+    /// Returns the process that is working on a task. This only queries the lock, so it never blocks another process.
     pub fn worker(&self, id: &str) -> Option<Worker> {
         let path = self.task_directory(id).join("lock");
         let mut file = File::open(&path).ok()?;
@@ -94,8 +94,8 @@ pub struct Worker {
     pub process: Option<i32>,
 }
 
-/// The parameters of a lock on a whole file. It is used for open-file-description locks, not POSIX locks, because
-/// closing another descriptor of the same file does not release them.
+/// Returns the parameters of a lock on a whole file. It is used for open-file-description locks, not POSIX locks,
+/// because closing another descriptor of the same file does not release them.
 fn whole_file() -> libc::flock {
     libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

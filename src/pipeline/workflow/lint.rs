@@ -310,7 +310,7 @@ impl Linter<'_> {
     }
 }
 
-/// The names of all documents that the workflow's steps write.
+/// Returns the names of all documents that the workflow's steps write.
 pub(crate) fn documents(workflow: &Workflow) -> BTreeSet<&str> {
     workflow.steps.iter().filter_map(|step| step.document.as_ref()).map(|one| one.name.as_str()).collect()
 }

@@ -46,12 +46,12 @@ pub enum WorkflowError {
     Invalid(Vec<Diagnostic>),
 }
 
-/// The directory that contains the user's workflows: `$XDG_CONFIG_HOME/guard/workflows`.
+/// Returns the directory that contains the user's workflows: `$XDG_CONFIG_HOME/guard/workflows`.
 fn user_workflows_dir(dirs: &PolicyDirs) -> Option<PathBuf> {
     dirs.user.as_ref().map(|policies| policies.with_file_name("workflows"))
 }
 
-/// The names of all workflows, and whether each is built in. The user's own workflows come first.
+/// Returns the names of all workflows, and whether each is built in. The user's own workflows come first.
 pub fn names(dirs: &PolicyDirs) -> Vec<(String, bool)> {
     let entries = user_workflows_dir(dirs).and_then(|directory| std::fs::read_dir(directory).ok());
     let name = |entry: std::fs::DirEntry| {
@@ -70,7 +70,7 @@ pub fn names(dirs: &PolicyDirs) -> Vec<(String, bool)> {
     found
 }
 
-/// The text of a workflow, and the directory that contains its prompts (`None` for a built-in workflow).
+/// Returns the text of a workflow, and the directory that contains its prompts (`None` for a built-in workflow).
 pub fn source(reference: &str, dirs: &PolicyDirs) -> Result<(Source, Option<PathBuf>), WorkflowError> {
     let is_path = reference.contains('/') || Path::new(reference).extension().is_some();
     if is_path {

@@ -172,7 +172,7 @@ pub enum BuiltinStep {
 }
 
 impl BuiltinStep {
-    /// The verdicts that the built-in step can end with; empty if it has only one outcome.
+    /// Returns the verdicts that the built-in step can end with; empty if it has only one outcome.
     pub fn verdicts(self) -> &'static [&'static str] {
         match self {
             Self::Merge => &["UP_TO_DATE", "MERGED", "CONFLICT"],
@@ -351,12 +351,12 @@ pub struct Memory {
 }
 
 impl Workflow {
-    /// The step of this name, if there is one.
+    /// Returns the step of this name, if there is one.
     pub fn step(&self, id: &str) -> Option<&Step> {
         self.steps.iter().find(|step| step.id == id)
     }
 
-    /// The agent settings for this role: the workflow's settings with the role's overrides.
+    /// Returns the agent settings for this role: the workflow's settings with the role's overrides.
     pub fn agent_of(&self, role: &Role) -> Agent {
         let (own, all) = (&role.agent, &self.agent);
         let text = |own: &Option<String>, all: &Option<String>| own.clone().or_else(|| all.clone());
@@ -371,7 +371,8 @@ impl Workflow {
         }
     }
 
-    /// Every directory on the path of a document or of an archived document, relative to the top of the repository.
+    /// Returns every directory on the path of a document or of an archived document, relative to the top of the
+    /// repository.
     pub fn document_directories(&self) -> Vec<String> {
         let mut ways = std::collections::BTreeSet::new();
         for document in self.steps.iter().filter_map(|step| step.document.as_ref()) {
@@ -383,14 +384,14 @@ impl Workflow {
         ways.into_iter().collect()
     }
 
-    /// The path of a document relative to the top of the repository, with `{feat}` and `{n}` replaced.
+    /// Returns the path of a document relative to the top of the repository, with `{feat}` and `{n}` replaced.
     pub fn document_path(&self, path: &str, feat: &str, n: u32) -> String {
         format!("{}/{}", self.documents, path.replace("{feat}", feat).replace("{n}", &n.to_string()))
     }
 }
 
 impl Step {
-    /// The role of the agent that performs the step; `None` for a built-in step.
+    /// Returns the role of the agent that performs the step; `None` for a built-in step.
     pub fn role(&self) -> Option<&str> {
         match &self.doer {
             StepExecutor::Role(role) => Some(role),
@@ -398,14 +399,14 @@ impl Step {
         }
     }
 
-    /// Every possible next step, each with the verdict that leads to it (`None` if no verdict is needed).
+    /// Returns every possible next step, each with the verdict that leads to it (`None` if no verdict is needed).
     pub fn leads_to(&self) -> Vec<(Option<&str>, &str)> {
         let verdicts =
             self.verdicts.iter().map(|(word, verdict)| (Some(word.as_str()), verdict.next.as_str()));
         self.next.iter().map(|next| (None, next.as_str())).chain(verdicts).collect()
     }
 
-    /// The verdicts that the step can end with.
+    /// Returns the verdicts that the step can end with.
     pub fn verdict_words(&self) -> Vec<&str> {
         match &self.doer {
             StepExecutor::BuiltinStep(own) => own.verdicts().to_vec(),

@@ -18,7 +18,7 @@ pub(crate) struct Positions {
 }
 
 impl Positions {
-    /// The position of the part at `path`; the beginning of the file if it is unknown.
+    /// Returns the position of the part at `path`; the beginning of the file if it is unknown.
     pub(crate) fn of(&self, path: &str) -> Range<usize> {
         self.known.get(path).cloned().unwrap_or(0..0)
     }

@@ -89,7 +89,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The text of a prompt: the value itself if it has several lines, otherwise the content of the file that it names.
+    /// Returns the text of a prompt: the value itself if it has several lines, otherwise the content of the file that
+    /// it names.
     pub(crate) fn prompt_of(&mut self, fields: &mut Fields<'_>, path: &str, is_needed: bool) -> String {
         let node = if is_needed { self.needed(fields, "prompt") } else { self.take(fields, "prompt") };
         let Some(text) = self.text(node, "prompt") else { return String::new() };

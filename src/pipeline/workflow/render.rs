@@ -76,7 +76,7 @@ pub fn mermaid(workflow: &Workflow) -> String {
     out
 }
 
-/// The steps whose `next`, which needs no verdict, is the step `id`.
+/// Returns the steps whose `next`, which needs no verdict, is the step `id`.
 fn comes_from<'w>(workflow: &'w Workflow, id: &str) -> Vec<&'w str> {
     workflow
         .steps

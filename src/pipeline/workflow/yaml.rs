@@ -34,7 +34,7 @@ pub(crate) enum Value {
 }
 
 impl Node {
-    /// The type of the value, for error messages.
+    /// Returns the type of the value, for error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",

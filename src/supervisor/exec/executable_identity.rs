@@ -54,7 +54,7 @@ pub(crate) struct Executable {
 }
 
 impl Executable {
-    /// The path that the policy judges: the original's path if the file is a copy.
+    /// Returns the path that the policy judges: the original's path if the file is a copy.
     pub(crate) fn judged_path(&self) -> &[u8] {
         self.copy_of.as_deref().unwrap_or(&self.path)
     }
@@ -155,7 +155,7 @@ impl Identities {
         open_in(root, &text, walk, follow)
     }
 
-    /// The directory from which absolute paths are resolved, and how to resolve them.
+    /// Returns the directory from which absolute paths are resolved, and how to resolve them.
     fn root(&mut self, tid: i32) -> io::Result<(BorrowedFd<'_>, Walk)> {
         let (place, walk) = if self.has_mount_namespace {
             (format!("/proc/{tid}/root"), Walk::InRoot)
@@ -169,7 +169,7 @@ impl Identities {
         Ok((root.as_fd(), walk))
     }
 
-    /// Whether an object opened with `O_PATH` is in a directory that the run may write to.
+    /// Returns true if an object opened with `O_PATH` is in a directory that the run may write to.
     pub(crate) fn is_in_writable_mount(&mut self, tid: i32, object: BorrowedFd<'_>) -> bool {
         let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())) else {
             return false;
@@ -239,8 +239,8 @@ impl Identities {
         Ok(Executable { identity, path, copy_of, kind })
     }
 
-    /// If a file is a copy of a known program, the path of that program. The file need not be executable, because the
-    /// dynamic loader can run any file that it can read.
+    /// Returns the path of the known program that a file is a copy of; `None` if it is no such copy. The file need not
+    /// be executable, because the dynamic loader can run any file that it can read.
     pub(crate) fn original_of_copy(&mut self, tid: i32, cwd: &Path, path: &[u8]) -> Option<Vec<u8>> {
         let fd = self.open(tid, cwd, path, true).ok()?;
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -253,8 +253,8 @@ impl Identities {
         self.find_original(&mut file, metadata.size(), &own)
     }
 
-    /// If the program is the dynamic loader, which runs any file it is given: the loader's arguments that are copies of
-    /// known programs, as (index, path of the original).
+    /// Returns the arguments that are copies of known programs, as (index, path of the original), if the program is the
+    /// dynamic loader, which runs any file it is given.
     pub(crate) fn loaded_programs(
         &mut self,
         tid: i32,
@@ -271,8 +271,8 @@ impl Identities {
         words.filter_map(|(at, word)| Some((at, self.original_of_copy(tid, cwd, word)?))).collect()
     }
 
-    /// The program that a process runs now. `foreign` is the expected program if the agent cannot write to its file;
-    /// such a program is recognised by device and inode alone.
+    /// Returns the program that a process runs now. `foreign` is the expected program if the agent cannot write to its
+    /// file; such a program is recognised by device and inode alone.
     pub(crate) fn running_program(
         &mut self,
         pid: i32,
@@ -293,7 +293,7 @@ impl Identities {
         Ok(Executable { identity, path, copy_of: None, kind: Kind::Program })
     }
 
-    /// Whether the agent could have created or changed the file at this path.
+    /// Returns true if the agent could have created or changed the file at this path.
     pub(crate) fn is_agent_writable(&self, path: &[u8]) -> bool {
         let path = Path::new(OsStr::from_bytes(path));
         !path.is_absolute() || self.writable.iter().any(|root| path.starts_with(root))
@@ -339,7 +339,7 @@ fn recognised_names(policy: &Policy) -> Vec<String> {
     names
 }
 
-/// Whether the last component of a path is the name of a dynamic loader.
+/// Returns true if the last component of a path is the name of a dynamic loader.
 pub(crate) fn is_loader(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")

@@ -34,7 +34,7 @@ impl ExecJudge {
         Self { policy, context, repositories, writable, has_mount_namespace }
     }
 
-    /// The length of the longest command line that the policy judges, in bytes.
+    /// Returns the length of the longest command line that the policy judges, in bytes.
     pub(crate) fn longest_command(&self) -> usize {
         self.policy.command_limits().bytes
     }
@@ -94,7 +94,7 @@ impl ExecJudge {
         }
     }
 
-    /// Whether a shim that asks why this exec was denied would get a reason.
+    /// Returns true if a shim that asks why this exec was denied would get a reason.
     pub(crate) fn denies_to_shim(&self, exec_request: &ExecRequest) -> bool {
         let question = Question {
             argv: exec_request.argv.clone(),
@@ -107,8 +107,8 @@ impl ExecJudge {
     }
 }
 
-/// The environments that programs may see. If a variable occurs twice, most programs use its first value, but some use
-/// the last.
+/// Returns the environments that programs may see. If a variable occurs twice, most programs use its first value, but
+/// some use the last.
 fn possible_environments(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut names = HashSet::new();
     let has_duplicates = !environment.iter().all(|(name, _)| names.insert(name));

@@ -281,7 +281,8 @@ impl ExecHandler {
         Reply::Error(libc::EACCES)
     }
 
-    /// Whether a thread runs a shim that will itself ask why the exec was denied, and will get a denial with a reason.
+    /// Returns true if a thread runs a shim that will itself ask why the exec was denied, and will get a denial with a
+    /// reason.
     fn is_shim_asking_for_reason(&self, tid: i32, exec_request: &ExecRequest) -> bool {
         let is_shim =
             || executable_identity::identity_of(Path::new(&format!("/proc/{tid}/exe"))) == self.shim;
@@ -343,7 +344,7 @@ impl ExecHandler {
         self.verifier.handle_ptrace_events(context, &self.judge);
     }
 
-    /// Whether any thread is in the middle of an allowed exec.
+    /// Returns true if any thread is in the middle of an allowed exec.
     pub(crate) fn has_unfinished(&self) -> bool {
         self.verifier.has_unfinished()
     }
@@ -378,7 +379,7 @@ fn record_denied_exec(context: &mut CallContext, pid: i32, exec_request: &ExecRe
     context.record_denial(EventType::DenyExec, &verdict.refusal_line(), &data);
 }
 
-/// Whether an exec is only a check (`AT_EXECVE_CHECK`), which starts no program.
+/// Returns true if an exec is only a check (`AT_EXECVE_CHECK`), which starts no program.
 fn is_check(notification: &Notification) -> bool {
     /// The flag was added in Linux 6.14; older kernels reject it.
     const AT_EXECVE_CHECK: i32 = 0x10000;

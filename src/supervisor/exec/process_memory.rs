@@ -41,7 +41,7 @@ pub(crate) struct ProcessMemory {
     wanted: Vec<u64>,
 }
 
-/// The error for memory that is not mapped, or for an address that overflowed.
+/// Returns the error for memory that is not mapped, or for an address that overflowed.
 fn unreadable() -> io::Error {
     io::Error::from_raw_os_error(libc::EFAULT)
 }
@@ -104,7 +104,7 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// The bytes from an address to the end of its page.
+    /// Returns the bytes from an address to the end of its page.
     fn tail(&mut self, address: u64) -> io::Result<&[u8]> {
         if self.page(address).is_none() {
             self.fetch(std::iter::once(address))?;

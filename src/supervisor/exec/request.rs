@@ -68,12 +68,12 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 impl ExecRequest {
-    /// The path of the file that was executed.
+    /// Returns the path of the file that was executed.
     pub(crate) fn program_path(&self) -> Cow<'_, str> {
         text(self.chain.first().map_or(&self.path, |file| &file.path))
     }
 
-    /// The data of an event about this exec.
+    /// Returns the data of an event about this exec.
     pub(crate) fn data(&self, pid: i32) -> ExecData<'_> {
         ExecData {
             pid,
@@ -94,7 +94,7 @@ impl ExecRequest {
         }
     }
 
-    /// The data of an event about the denial of this exec.
+    /// Returns the data of an event about the denial of this exec.
     pub(crate) fn denial_data<'a>(&'a self, pid: i32, verdict: &'a Verdict) -> ExecData<'a> {
         ExecData {
             what: Some(verdict.shown_part()),
@@ -108,7 +108,7 @@ impl ExecRequest {
         }
     }
 
-    /// The subcommand of a git command whose arguments are too long to be recorded in full.
+    /// Returns the subcommand of a git command whose arguments are too long to be recorded in full.
     fn hidden_git_verb(&self) -> Option<String> {
         if length_of(&self.argv) <= RECORDED {
             return None;
@@ -124,7 +124,7 @@ impl ExecRequest {
         Some(analysis.intents.first()?.git.as_ref()?.name())
     }
 
-    /// The command as one line of text for the transcript.
+    /// Returns the command as one line of text for the transcript.
     pub(crate) fn line(&self) -> String {
         match self.hidden_git_verb() {
             Some(verb) => format!("git {verb}: {}", line(&self.argv)),
@@ -132,8 +132,8 @@ impl ExecRequest {
         }
     }
 
-    /// What the kernel will execute: the file of the last interpreter, and argv including the arguments that `#!` lines
-    /// add.
+    /// Returns what the kernel will execute: the file of the last interpreter, and argv including the arguments that
+    /// `#!` lines add.
     pub(crate) fn expected_program(&self) -> (Identity, Vec<Vec<u8>>) {
         let mut argv = if self.argv.is_empty() { vec![Vec::new()] } else { self.argv.clone() };
         let mut name = self.path.clone();
@@ -152,8 +152,8 @@ impl ExecRequest {
         (identity, argv)
     }
 
-    /// Every command that this exec stands for, as (argv, program): the file as it was called, and each interpreter
-    /// with its script. The policy must allow all of them.
+    /// Returns every command that this exec stands for, as (argv, program): the file as it was called, and each
+    /// interpreter with its script. The policy must allow all of them.
     pub(crate) fn readings(&self) -> Vec<(Vec<Vec<u8>>, Vec<u8>)> {
         let mut readings = Vec::new();
         let mut argv = if self.argv.is_empty() { vec![self.path.clone()] } else { self.argv.clone() };
@@ -193,7 +193,7 @@ fn ancestors(pid: i32) -> Vec<String> {
     names
 }
 
-/// A command as one line for the transcript. A very long command is shortened to its beginning and its end.
+/// Returns a command as one line for the transcript. A very long command is shortened to its beginning and its end.
 pub(crate) fn line(argv: &[Vec<u8>]) -> String {
     const LONGEST: usize = 400;
     let mut line = String::new();
@@ -217,9 +217,9 @@ fn length_of(argv: &[Vec<u8>]) -> usize {
     argv.iter().map(|word| word.len() + 1).sum()
 }
 
-/// The arguments to record in an event: all of them if they fit in `most` bytes, otherwise the first and the last part
-/// with a note about what is missing. The last part is included so that an agent cannot hide an argument behind many
-/// others.
+/// Returns the arguments to record in an event: all of them if they fit in `most` bytes, otherwise the first and the
+/// last part with a note about what is missing. The last part is included so that an agent cannot hide an argument
+/// behind many others.
 fn recorded_argv(argv: &[Vec<u8>], most: usize) -> Vec<Cow<'_, str>> {
     let total = length_of(argv);
     if total <= most {

@@ -173,7 +173,7 @@ fn read_started_program(
     })
 }
 
-/// Whether a started program is the one that was allowed, or a different one that the policy allows too.
+/// Returns true if a started program is the one that was allowed, or a different one that the policy allows too.
 fn is_as_expected(
     context: &mut CallContext,
     judge: &ExecJudge,

@@ -51,7 +51,7 @@ pub enum Answer {
     Deny(String),
 }
 
-/// Whether an environment variable can affect a verdict, because it changes what programs do.
+/// Returns true if an environment variable can affect a verdict, because it changes what programs do.
 pub fn is_relevant(name: &[u8]) -> bool {
     name.starts_with(b"GIT_")
         || name.starts_with(b"LD_")

@@ -61,8 +61,8 @@ pub(super) const NAME_SERVICE: u16 = 53;
 /// How many bytes of `/etc/resolv.conf` are read at most.
 const LONGEST_CONFIGURATION: u64 = 64 << 10;
 
-/// Whether C libraries send DNS queries to this address: it is listed in `/etc/resolv.conf`, or it is the default,
-/// 127.0.0.1. The file is read every time, because it changes with the machine's networks.
+/// Returns true if C libraries send DNS queries to this address: it is listed in `/etc/resolv.conf`, or it is the
+/// default, 127.0.0.1. The file is read every time, because it changes with the machine's networks.
 pub(super) fn is_name_server(ip: IpAddr) -> bool {
     let mut text = String::new();
     if let Ok(file) = std::fs::File::open("/etc/resolv.conf") {
@@ -89,8 +89,9 @@ pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The loopback address to bind instead of the requested address; `None` if that belongs to another interface. A
-/// dual-stack `::` becomes 127.0.0.1: most clients use that address, and clients that connect to `localhost` try both.
+/// Returns the loopback address to bind instead of the requested address; `None` if that belongs to another interface.
+/// A dual-stack `::` becomes 127.0.0.1: most clients use that address, and clients that connect to `localhost` try
+/// both.
 pub(super) fn loopback_instead_of(fd: BorrowedFd<'_>, at: SocketAddr) -> Option<SocketAddr> {
     let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), at.port());
     match at.ip() {

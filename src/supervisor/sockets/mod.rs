@@ -43,8 +43,8 @@ struct BoundSockets {
     names: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-/// A path fragment that does not change where a path leads and is unique for each number: the binary digits of the
-/// number, written as `/` and `/.`.
+/// Returns a path fragment that does not change where a path leads and is unique for each number: the binary digits of
+/// the number, written as `/` and `/.`.
 fn unique_path_fragment(number: usize) -> String {
     let digits = (0..usize::BITS - number.leading_zeros()).rev();
     digits.map(|digit| if number >> digit & 1 == 1 { "/." } else { "/" }).collect()
@@ -289,7 +289,7 @@ impl SocketHandler {
         }
     }
 
-    /// Whether programs of the run may listen on this loopback port.
+    /// Returns true if programs of the run may listen on this loopback port.
     fn may_listen(&self, port: u16) -> bool {
         self.loopback || self.listen.contains(&port)
     }
@@ -342,8 +342,8 @@ impl SocketHandler {
         }
     }
 
-    /// The address to connect to, if a server of the run listens at `to` and the policy allows such connections;
-    /// otherwise `None`.
+    /// Returns the address to connect to, if a server of the run listens at `to` and the policy allows such
+    /// connections; otherwise `None`.
     fn run_server_address(&self, to: SocketAddr) -> Option<SocketAddr> {
         if !is_loopback(to.ip()) || !self.may_listen(to.port()) {
             return None;
@@ -356,8 +356,8 @@ impl SocketHandler {
         (to.ip() == Ipv6Addr::LOCALHOST && self.is_run_server(other)).then(|| mapped(other))
     }
 
-    /// Whether a connection to this address would reach a socket that the run has bound, and not a socket of some other
-    /// program on the same port.
+    /// Returns true if a connection to this address would reach a socket that the run has bound, and not a socket of
+    /// some other program on the same port.
     fn is_run_server(&self, to: SocketAddr) -> bool {
         let to = match to.ip() {
             IpAddr::V6(ip) => SocketAddr::new(ip.to_ipv4_mapped().map_or(to.ip(), IpAddr::V4), to.port()),

@@ -168,7 +168,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// The prefix of the refs under which guard saves work of this run.
+    /// Returns the prefix of the refs under which guard saves work of this run.
     pub(crate) fn saved_refs_prefix(&self) -> String {
         format!("refs/guard/{}", slug::slug(&self.record.run_id).unwrap_or_else(|| "run".to_string()))
     }
@@ -222,13 +222,13 @@ impl Workspace {
         Ok(tree.git(verb, writes_objects)?.env("GIT_INDEX_FILE", self.index()))
     }
 
-    /// The directory that jailed git calls may write to. Each guard process uses its own directory, because a
+    /// Returns the directory that jailed git calls may write to. Each guard process uses its own directory, because a
     /// killed guard may have left a lock in its directory, or a git process that still writes there.
     fn scratch(&self) -> PathBuf {
         self.run_folder.join("scratch").join(std::process::id().to_string())
     }
 
-    /// The path of this process's copy of the worktree's index.
+    /// Returns the path of this process's copy of the worktree's index.
     fn index(&self) -> PathBuf {
         self.scratch().join("index")
     }
@@ -283,7 +283,8 @@ impl Workspace {
         }
     }
 
-    /// The paths of the submodules in the file `index`; `None` means this process's copy of the worktree's index.
+    /// Returns the paths of the submodules in the file `index`; `None` means this process's copy of the worktree's
+    /// index.
     fn submodules(&self, index: Option<&Path>) -> Result<Vec<PathBuf>, WorkspaceError> {
         let mut git = self.worktree_git("ls-files", false)?.args(["--stage", "-z"]);
         if let Some(index) = index {
@@ -298,7 +299,7 @@ impl Workspace {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
-    /// The path and content of the `.git` file of each submodule. Guard calls this before the agent starts.
+    /// Returns the path and content of the `.git` file of each submodule. Guard calls this before the agent starts.
     pub(crate) fn submodule_pointers(&self) -> Result<Vec<(String, String)>, WorkspaceError> {
         let mut found = Vec::new();
         self.copy_index()?;

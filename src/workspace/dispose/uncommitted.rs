@@ -74,7 +74,7 @@ pub(crate) struct Work {
 }
 
 impl Workspace {
-    /// The paths with uncommitted work, at most a hundred. The worktree must have been given back to the user.
+    /// Returns the paths with uncommitted work, at most a hundred. The worktree must have been given back to the user.
     pub fn uncommitted(&self) -> Result<Vec<PathBuf>, WorkspaceError> {
         self.copy_index()?;
         Ok(self.find_uncommitted(false)?.uncommitted)
@@ -222,7 +222,7 @@ fn entry(line: &[u8]) -> Option<Change> {
     Some((PathBuf::from(OsStr::from_bytes(path)), change))
 }
 
-/// The top-level directories that git could not read completely, according to its error messages.
+/// Returns the top-level directories that git could not read completely, according to its error messages.
 pub(crate) fn unreadable_dirs(message: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for mark in UNREADABLE_DIRECTORY {

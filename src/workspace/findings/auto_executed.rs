@@ -1,8 +1,8 @@
 //! The files that a tool executes or obeys without an explicit command of the user. Such tools are hook managers,
 //! editors, package managers and shells.
 
-/// Which tool executes or obeys the file at this path, and when; `None` for a file that is used only on request,
-/// such as a Makefile or a test.
+/// Returns which tool executes or obeys the file at this path, and when; `None` for a file that is used only on
+/// request, such as a Makefile or a test.
 pub(crate) fn runner(path: &[u8]) -> Option<&'static str> {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let within = |dir: &str| {
@@ -134,7 +134,7 @@ const AT_INSTALL: [&str; 9] = [
     "pnpm:devPreinstall",
 ];
 
-/// The install scripts and hook settings of a `package.json` that are new or changed: (name, text).
+/// Returns the install scripts and hook settings of a `package.json` that are new or changed: (name, text).
 pub(crate) fn install_scripts(old: Option<&[u8]>, new: &[u8]) -> Vec<(String, String)> {
     let scripts = |text: &[u8]| -> Vec<(String, String)> {
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(text) else { return Vec::new() };

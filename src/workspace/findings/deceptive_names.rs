@@ -123,7 +123,7 @@ pub(crate) fn folded(path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Why a symbolic link may point out of the worktree; `None` if it cannot.
+/// Returns why a symbolic link may point out of the worktree; `None` if it cannot.
 ///
 /// Compares names without reading the disk, because the links of a commit need not exist there. That is
 /// enough, because guard checks all links: a target that starts with no more `..` than there are directories

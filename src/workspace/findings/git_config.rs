@@ -17,7 +17,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The full key of the setting, as `git config --list` shows it.
+    /// Returns the full key of the setting, as `git config --list` shows it.
     pub fn key(&self) -> Vec<u8> {
         let mut key = self.section.clone();
         if let Some(subsection) = &self.subsection {
@@ -76,7 +76,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next byte; CRLF counts as one newline.
+    /// Returns the next byte; CRLF counts as one newline.
     fn peek(&self) -> Option<u8> {
         match self.text.get(self.at) {
             Some(b'\r') if self.text.get(self.at + 1) == Some(&b'\n') => Some(b'\n'),

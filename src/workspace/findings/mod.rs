@@ -94,7 +94,7 @@ pub enum DangerKind {
 }
 
 impl DangerKind {
-    /// The kind as a single word, which guard stores and prints.
+    /// Returns the kind as a single word, which guard stores and prints.
     pub fn name(self) -> &'static str {
         match self {
             Self::Repository => "repository",
@@ -297,7 +297,7 @@ pub fn repositories(root: &Path, places: &[PathBuf]) -> Vec<Danger> {
 /// Maximum size of the configuration file of the user's repository, in bytes.
 const MAX_CONFIG: usize = 16 << 20;
 
-/// The directories inside the worktree from which git runs hooks, relative to the worktree.
+/// Returns the directories inside the worktree from which git runs hooks, relative to the worktree.
 fn hook_dirs(inspection: &Inspection) -> Vec<Name> {
     let mut dirs = inspection.hooks.clone();
     let text = read_following_links(&inspection.repository.join("config"), MAX_CONFIG).unwrap_or_default();
@@ -388,7 +388,8 @@ fn check_commits(commits: &Commits, objects: &mut Objects<'_>, hooks: &[Name], f
     }
 }
 
-/// The directory that is possibly a git directory, because `path` looks like a file in one; `None` if it does not.
+/// Returns the directory that is possibly a git directory, because `path` looks like a file in one; `None` if it does
+/// not.
 fn repository_of(path: &[u8]) -> Option<&[u8]> {
     for end in ["/config", "/commondir"] {
         if let Some(dir) = path.strip_suffix(end.as_bytes()) {
@@ -448,7 +449,7 @@ fn check_case_clashes(commits: &Commits, findings: &mut Findings) {
     }
 }
 
-/// All parent directories of a path, and the path itself.
+/// Returns all parent directories of a path, and the path itself.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.iter()
         .enumerate()

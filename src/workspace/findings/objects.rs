@@ -51,7 +51,7 @@ pub(crate) struct Commits {
 }
 
 impl Commits {
-    /// The mode and object id of a path in the base; `None` if the path did not exist there.
+    /// Returns the mode and object id of a path in the base; `None` if the path did not exist there.
     pub(crate) fn base(&self, path: &Name) -> Option<&Blob> {
         match self.changed.get(path) {
             Some(old) => old.as_ref(),
@@ -155,7 +155,7 @@ impl<'a> Objects<'a> {
         git.start().and_then(Running::read_partial).map_err(io::Error::other)
     }
 
-    /// The content of a blob; `None` if the blob is too large or missing, or if the inspection's time is over.
+    /// Returns the content of a blob; `None` if the blob is too large or missing, or if the inspection's time is over.
     pub(crate) fn content(&mut self, object: &str) -> Option<Vec<u8>> {
         if self.is_unusable {
             return None;
@@ -220,7 +220,7 @@ fn blob(mode: &[u8], object: &[u8]) -> Option<Blob> {
     (mode != 0).then(|| Blob { mode, object: String::from_utf8_lossy(object).into_owned() })
 }
 
-/// The NUL-terminated entries in git's output, without a last one that was truncated.
+/// Returns the NUL-terminated entries in git's output, without a last one that was truncated.
 fn complete_entries(listed: &[u8]) -> impl Iterator<Item = &[u8]> {
     let end = listed.iter().rposition(|byte| *byte == 0).unwrap_or(0);
     listed[..end].split(|byte| *byte == 0).filter(|part| !part.is_empty())

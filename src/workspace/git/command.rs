@@ -160,7 +160,7 @@ fn find_git() -> Result<&'static (PathBuf, OsString), GitError> {
     FOUND.get_or_init(search).as_ref().map_err(|error| GitError::NotFound(error.clone()))
 }
 
-/// The path of the git program, which is never guard's shim.
+/// Returns the path of the git program, which is never guard's shim.
 pub(crate) fn program() -> Result<&'static Path, GitError> {
     find_git().map(|(program, _)| program.as_path())
 }
@@ -192,7 +192,7 @@ pub(crate) struct GitOutput {
 }
 
 impl GitOutput {
-    /// The exit code as a shell reports it: 128 plus the signal number if a signal ended git.
+    /// Returns the exit code as a shell reports it: 128 plus the signal number if a signal ended git.
     pub(crate) fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }

@@ -49,17 +49,17 @@ impl Settings {
         Self { all }
     }
 
-    /// The effective value of a key; `None` if it is not set.
+    /// Returns the effective value of a key; `None` if it is not set.
     pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
         self.all.iter().rev().find(|setting| setting.key == key)?.value.as_deref()
     }
 
-    /// The settings that come from files of the repository.
+    /// Returns the settings that come from files of the repository.
     pub(crate) fn repository_settings(&self) -> impl Iterator<Item = &Setting> {
         self.all.iter().filter(|setting| setting.is_from_repository)
     }
 
-    /// The value that a key would have if only the repository's own files counted.
+    /// Returns the value that a key would have if only the repository's own files counted.
     pub(crate) fn repository_value(&self, key: &str) -> Option<&[u8]> {
         self.repository_settings().filter(|setting| setting.key == key).last()?.value.as_deref()
     }
@@ -78,14 +78,14 @@ impl Settings {
         })
     }
 
-    /// The settings that guard copies into the quarantine, without credentials.
+    /// Returns the settings that guard copies into the quarantine, without credentials.
     pub(crate) fn for_quarantine(&self) -> Vec<Setting> {
         let is_text = |setting: &&Setting| !setting.key.contains(char::REPLACEMENT_CHARACTER);
         let kept = self.all.iter().filter(is_text).filter(|setting| is_kept(&setting.key)).cloned();
         kept.map(without_credentials).collect()
     }
 
-    /// The passwords and tokens in the URLs of all settings.
+    /// Returns the passwords and tokens in the URLs of all settings.
     pub(crate) fn credentials(&self) -> Vec<Vec<u8>> {
         self.all.iter().flat_map(credentials).take(MAX_CREDENTIALS).collect()
     }

@@ -51,7 +51,8 @@ impl Repository {
         Ok(self.commit(&format!("refs/heads/{branch}"))?.is_some())
     }
 
-    /// The git directory of the linked worktree at the path `place`. It is below `worktrees/` of the repository.
+    /// Returns the git directory of the linked worktree at the path `place`. It is below `worktrees/` of the
+    /// repository.
     fn find_admin_dir(&self, place: &Path) -> Result<Option<PathBuf>, WorkspaceError> {
         let all = self.common_dir.join("worktrees");
         let entries = match std::fs::read_dir(&all) {
@@ -64,7 +65,8 @@ impl Repository {
     }
 }
 
-/// The path of the worktree that has the branch checked out, from the output of `git worktree list --porcelain -z`.
+/// Returns the path of the worktree that has the branch checked out, from the output of `git worktree list --porcelain
+/// -z`.
 fn worktree_with_branch(listing: &[u8], branch: &str) -> Option<PathBuf> {
     let mut place = None;
     for field in listing.split(|byte| *byte == 0) {

@@ -17,7 +17,7 @@ use crate::sys::remove_tree::remove_tree;
 /// The subdirectory of the run's directory to which guard moves foreign files.
 const FOREIGN: &str = "foreign";
 
-/// The content of a `.git` file that names the git directory `target`.
+/// Returns the content of a `.git` file that names the git directory `target`.
 pub(crate) fn content(target: &Path) -> Vec<u8> {
     [b"gitdir: ", target.as_os_str().as_bytes(), b"\n"].concat()
 }

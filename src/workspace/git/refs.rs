@@ -64,7 +64,7 @@ fn unreadable(path: &Path, error: &io::Error) -> RefError {
     RefError::Unreadable(format!("{}: {error}", path.display()))
 }
 
-/// The maximum size of `packed-refs`. `before` is the copy of the file that guard made before the run.
+/// Returns the maximum size of `packed-refs`. `before` is the copy of the file that guard made before the run.
 fn packed_refs_limit(before: &Path) -> u64 {
     let before = before.symlink_metadata().map_or(0, |data| data.len());
     MAX_BYTES.max(before.saturating_mul(4)).min(ABSOLUTE_MAX_BYTES)

@@ -44,7 +44,7 @@ pub enum Pushed {
 const NETWORK_PROTOCOLS: &str = "git:http:https:ssh";
 
 impl Repository {
-    /// The URLs of the remote `name`; `None` if there is no such remote.
+    /// Returns the URLs of the remote `name`; `None` if there is no such remote.
     pub fn remote(&self, name: &str) -> Result<Option<RemoteUrls>, WorkspaceError> {
         let Some(fetch) = self.urls(&["get-url", "--", name])?.into_iter().next() else { return Ok(None) };
         let push = self.push_urls(name)?.into_iter().next();
@@ -55,7 +55,7 @@ impl Repository {
         self.urls(&["get-url", "--push", "--all", "--", name])
     }
 
-    /// The URLs that `git remote` with these arguments prints, one per line; empty if there is no such remote.
+    /// Returns the URLs that `git remote` with these arguments prints, one per line; empty if there is no such remote.
     fn urls(&self, args: &[&str]) -> Result<Vec<String>, WorkspaceError> {
         let git = self.git("remote")?.git_dir(&self.common_dir).current_dir(&self.place());
         let answer = git.args(args).timeout(QUERY_TIMEOUT).max_output(1 << 20).output()?;
@@ -70,7 +70,7 @@ impl Repository {
         Err(GitError::Failed { verb: "remote".to_string(), code, message }.into())
     }
 
-    /// The short name of the remote's default branch, as git recorded it when the repository was cloned.
+    /// Returns the short name of the remote's default branch, as git recorded it when the repository was cloned.
     pub fn default_branch(&self, remote: &str) -> Result<Option<String>, WorkspaceError> {
         let prefix = format!("refs/remotes/{remote}/");
         let git = self.git("symbolic-ref")?.git_dir(&self.common_dir).timeout(QUERY_TIMEOUT);

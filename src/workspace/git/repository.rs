@@ -23,7 +23,7 @@ pub enum Head {
 }
 
 impl Head {
-    /// The commit that `HEAD` points to; `None` for a branch without commits.
+    /// Returns the commit that `HEAD` points to; `None` for a branch without commits.
     pub fn commit(&self) -> Option<&str> {
         match self {
             Self::Branch(_, commit) | Self::Detached(commit) => Some(commit),
@@ -62,7 +62,7 @@ pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 const REV_PARSE_QUERIES: [&str; 4] =
     ["--is-bare-repository", "--is-shallow-repository", "--show-object-format", "--show-ref-format"];
 
-/// The directory by which users know a repository: the parent of its `.git`, or the common directory itself.
+/// Returns the directory by which users know a repository: the parent of its `.git`, or the common directory itself.
 pub fn main_directory(common_dir: &Path) -> &Path {
     let is_dot_git = common_dir.file_name() == Some(OsStr::new(".git"));
     common_dir.parent().filter(|_| is_dot_git).unwrap_or(common_dir)
@@ -155,7 +155,7 @@ impl Repository {
         })
     }
 
-    /// The commit that a revision (a branch, a tag, an id) names; `None` if there is no such commit.
+    /// Returns the commit that a revision (a branch, a tag, an id) names; `None` if there is no such commit.
     pub fn commit(&self, name: &str) -> Result<Option<String>, WorkspaceError> {
         let answer = self
             .git("rev-parse")?
@@ -177,7 +177,7 @@ impl Repository {
         self.git_dir != self.common_dir
     }
 
-    /// The operation that the user has begun but not finished in the working tree, such as `a merge`; `None` if
+    /// Returns the operation that the user has begun but not finished in the working tree, such as `a merge`; `None` if
     /// there is none.
     pub(crate) fn operation_in_progress(&self) -> Option<&'static str> {
         let operations = [
@@ -192,8 +192,8 @@ impl Repository {
         operations.iter().find(|(file, _)| is_there(file)).map(|(_, operation)| *operation)
     }
 
-    /// A short name of the repository for directory names: the name of its main working tree or bare repository,
-    /// without `.git` and leading dots.
+    /// Returns a short name of the repository for directory names: the name of its main working tree or bare
+    /// repository, without `.git` and leading dots.
     pub fn name(&self) -> Vec<u8> {
         let place = self.place();
         let name = place.file_name().unwrap_or(OsStr::new("repository")).as_bytes();
@@ -202,7 +202,7 @@ impl Repository {
         name[visible..].to_vec()
     }
 
-    /// The path of the main working tree, or of the bare repository.
+    /// Returns the path of the main working tree, or of the bare repository.
     pub fn place(&self) -> PathBuf {
         if !self.is_linked()
             && let Some(top) = &self.toplevel
@@ -226,7 +226,7 @@ impl Repository {
         Ok(if self.trusted { git } else { offline(git) })
     }
 
-    /// Every object directory that the repository uses: its own, and its alternates.
+    /// Returns every object directory that the repository uses: its own, and its alternates.
     pub(crate) fn object_dirs(&self) -> Vec<PathBuf> {
         let mut dirs = vec![self.common_dir.join("objects")];
         let mut next = 0;
@@ -246,7 +246,7 @@ impl Repository {
     }
 }
 
-/// The commit that a revision of the repository around `folder` names; `None` if there is no such commit.
+/// Returns the commit that a revision of the repository around `folder` names; `None` if there is no such commit.
 fn resolve(folder: &Path, revision: &str) -> Result<Option<String>, WorkspaceError> {
     let answer = Git::new(Trust::User, "rev-parse")?
         .current_dir(folder)

@@ -48,7 +48,7 @@ pub(crate) struct Running {
     pub(super) is_interruptible: bool,
 }
 
-/// The first termination signal that guard noticed, and when it noticed the signal.
+/// Returns the first termination signal that guard noticed, and when it noticed the signal.
 fn first_termination_signal() -> Option<(Instant, Signal)> {
     static SINCE: OnceLock<(Instant, Signal)> = OnceLock::new();
     if SINCE.get().is_none()
@@ -128,7 +128,7 @@ impl Running {
         }
     }
 
-    /// The timeout for the next `poll`. Fails if the call's deadline has passed or guard must end the call.
+    /// Returns the timeout for the next `poll`. Fails if the call's deadline has passed or guard must end the call.
     pub(crate) fn poll_timeout(&self) -> Result<PollTimeout, GitError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -220,7 +220,7 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// What git printed to standard error, truncated and without control characters.
+    /// Returns what git printed to standard error, truncated and without control characters.
     pub(crate) fn message(&mut self) -> String {
         let mut bytes = Vec::new();
         let _ = self.errors.seek(SeekFrom::Start(0));

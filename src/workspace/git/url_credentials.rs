@@ -28,7 +28,7 @@ pub(crate) fn without_credentials(setting: Setting) -> Setting {
     Setting { key, value, ..setting }
 }
 
-/// All credentials in a setting's key and value.
+/// Returns all credentials in a setting's key and value.
 pub(crate) fn credentials(setting: &Setting) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let has_addresses = has_addresses(&setting.key);

@@ -40,7 +40,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The default limits, but with the maximum pack size that the policy sets.
+    /// Returns the default limits, but with the maximum pack size that the policy sets.
     pub fn new(policy: &crate::policy::Policy) -> Self {
         let mib = u64::try_from(policy.git.receive_mib).unwrap_or(1);
         Self { bytes: mib.saturating_mul(1 << 20), ..Self::default() }
@@ -292,7 +292,7 @@ impl Workspace {
         ReceiveError::NotDescending { new: new.to_string(), base: self.record.base.clone() }
     }
 
-    /// The commit of the task's branch in the user's repository; `None` if the branch does not exist there.
+    /// Returns the commit of the task's branch in the user's repository; `None` if the branch does not exist there.
     pub(crate) fn real_tip(&self) -> Result<Option<String>, GitError> {
         let answer = self
             .real_git("rev-parse")?
@@ -381,7 +381,7 @@ impl Workspace {
         }
     }
 
-    /// The path of every worktree and the branch that it has checked out, read from files without git.
+    /// Returns the path of every worktree and the branch that it has checked out, read from files without git.
     fn checked_out_branches(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let common = &self.record.common_dir;
         let branch = |dir: &Path| -> Option<Vec<u8>> {

@@ -193,12 +193,12 @@ impl Workspace {
         Ok(tree_size::check(self.reader("cat-file", limits)?, &commits, self.max_paths())?)
     }
 
-    /// The maximum number of paths that a commit of the run may have.
+    /// Returns the maximum number of paths that a commit of the run may have.
     pub(crate) fn max_paths(&self) -> u64 {
         tree_size::max_paths(tree_size::index_entries(&self.record.admin_dir.join("index")))
     }
 
-    /// The object directories that the sending git reads: first the quarantine's, then those of the user's
+    /// Returns the object directories that the sending git reads: first the quarantine's, then those of the user's
     /// repository.
     fn sender_object_dirs(&self) -> Vec<PathBuf> {
         let mut objects = vec![self.quarantine().join("objects")];

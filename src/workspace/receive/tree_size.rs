@@ -67,12 +67,12 @@ fn long_names_text(paths: u64, limit: u64) -> &'static str {
     if paths <= limit { " with very long names" } else { "" }
 }
 
-/// The maximum number of paths in a commit, for a repository whose index has `index_entries` entries.
+/// Returns the maximum number of paths in a commit, for a repository whose index has `index_entries` entries.
 pub(crate) fn max_paths(index_entries: u64) -> u64 {
     MAX_PATHS.max(index_entries.saturating_mul(MAX_GROWTH_FACTOR))
 }
 
-/// The number of entries in an index file, according to its header.
+/// Returns the number of entries in an index file, according to its header.
 pub(crate) fn index_entries(index: &std::path::Path) -> u64 {
     let mut header = [0u8; 12];
     let read = std::fs::File::open(index).and_then(|mut file| file.read_exact(&mut header));

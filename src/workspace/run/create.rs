@@ -60,7 +60,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The parameters that the policy sets. The caller must fill in `run_id`, `run_folder` and `fallback_root`.
+    /// Returns the parameters that the policy sets. The caller must fill in `run_id`, `run_folder` and `fallback_root`.
     pub fn new(policy: &Policy) -> Self {
         Self {
             prefix: policy.git.branch_prefix.clone(),
@@ -206,8 +206,8 @@ impl Workspace {
         self.record.write(&self.run_folder)
     }
 
-    /// The user's worktree whose installed dependencies the run gets: the one in which the user started the run, or
-    /// the main worktree for a run with `--here`.
+    /// Returns the user's worktree whose installed dependencies the run gets: the one in which the user started the
+    /// run, or the main worktree for a run with `--here`.
     fn dependency_source(&self, repository: &Repository) -> Option<PathBuf> {
         if !self.record.here {
             return repository.toplevel.clone();
@@ -293,7 +293,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// The branch, the base commit and the worktree path that [`Self::open`] would choose. Creates nothing.
+    /// Returns the branch, the base commit and the worktree path that [`Self::open`] would choose. Creates nothing.
     pub fn planned(
         repository: &Repository,
         request: &Request,
@@ -329,7 +329,7 @@ impl Workspace {
         }
     }
 
-    /// The text that identifies this run in reflogs and worktree locks of the user's repository.
+    /// Returns the text that identifies this run in reflogs and worktree locks of the user's repository.
     pub(crate) fn run_marker(&self) -> String {
         format!("guard run {}", self.record.run_id)
     }
@@ -361,33 +361,34 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// The description of the workspace that guard stores in the run's directory.
+    /// Returns the description of the workspace that guard stores in the run's directory.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
-    /// The directory in which the agent works.
+    /// Returns the directory in which the agent works.
     pub fn worktree(&self) -> &Path {
         &self.record.worktree
     }
 
-    /// The name of the task's branch without `refs/heads/`.
+    /// Returns the name of the task's branch without `refs/heads/`.
     pub fn branch(&self) -> &str {
         self.record.branch.strip_prefix("refs/heads/").unwrap_or(&self.record.branch)
     }
 
-    /// The path of the quarantine, the private git directory of the run.
+    /// Returns the path of the quarantine, the private git directory of the run.
     pub fn quarantine(&self) -> PathBuf {
         self.run_folder.join("git")
     }
 
-    /// The path of a file that contains the path of the quarantine. In a run with a mount namespace, guard mounts
-    /// it over the worktree's `.git`.
+    /// Returns the path of a file that contains the path of the quarantine. In a run with a mount namespace, guard
+    /// mounts it over the worktree's `.git`.
     pub fn gitfile(&self) -> PathBuf {
         self.run_folder.join("gitfile")
     }
 
-    /// The path of a copy of the quarantine's `packed-refs` from before the run. The agent cannot write this copy.
+    /// Returns the path of a copy of the quarantine's `packed-refs` from before the run. The agent cannot write this
+    /// copy.
     pub(crate) fn refs_before(&self) -> PathBuf {
         self.run_folder.join("refs-before")
     }
@@ -403,12 +404,13 @@ impl Workspace {
         self.uncommitted
     }
 
-    /// The paths that the agent must be able to write.
+    /// Returns the paths that the agent must be able to write.
     pub fn writable(&self) -> Vec<PathBuf> {
         vec![self.record.worktree.clone(), self.quarantine()]
     }
 
-    /// The paths that the agent must be able to read and execute, besides the writable ones: objects, hooks, links.
+    /// Returns the paths that the agent must be able to read and execute, besides the writable ones: objects, hooks,
+    /// links.
     pub fn readable(&self) -> Vec<PathBuf> {
         let mut paths = self.record.objects.clone();
         paths.push(self.run_folder.join("hooks"));
@@ -424,7 +426,7 @@ impl Workspace {
         layers.map(|one| (self.record.worktree.join(&one.path), one.from.clone())).collect()
     }
 
-    /// The number of paths whose uncommitted changes guard copied from the user's worktree into the run's.
+    /// Returns the number of paths whose uncommitted changes guard copied from the user's worktree into the run's.
     pub fn carried_changes(&self) -> usize {
         self.carried_changes
     }

@@ -122,7 +122,8 @@ pub fn is_inside(path: &Path) -> bool {
     plain && path.components().next().is_some()
 }
 
-/// A digest of the names, sizes and ctimes of all files in a tree. It changes if anything in the tree is written.
+/// Returns a digest of the names, sizes and ctimes of all files in a tree. It changes if anything in the tree is
+/// written.
 fn metadata_digest(tree: &Path) -> io::Result<String> {
     let mut hasher = Sha256::new();
     hash_metadata(tree, &mut hasher)?;

@@ -40,19 +40,19 @@ pub(crate) fn install(
     Ok(place)
 }
 
-/// The directory tree that must be copied to get the user's hooks; `None` if the user has none.
+/// Returns the directory tree that must be copied to get the user's hooks; `None` if the user has none.
 pub(crate) fn source(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     hooks_dir(repository, settings).map(|dir| tree_to_copy(&dir).to_path_buf())
 }
 
-/// The directory to copy so that the hooks in `dir` work: `dir` itself, or, for husky, its parent, because the
+/// Returns the directory to copy so that the hooks in `dir` work: `dir` itself, or, for husky, its parent, because the
 /// hooks in husky's `_` directory call scripts in the parent.
 fn tree_to_copy(dir: &Path) -> &Path {
     let is_huskys = dir.file_name() == Some("_".as_ref());
     dir.parent().filter(|_| is_huskys).unwrap_or(dir)
 }
 
-/// The directory that contains the user's hooks; `None` if there is none.
+/// Returns the directory that contains the user's hooks; `None` if there is none.
 pub(crate) fn hooks_dir(repository: &Repository, settings: &Settings) -> Option<PathBuf> {
     let named = match settings.get("core.hookspath").filter(|path| !path.is_empty()) {
         None => repository.common_dir.join("hooks"),

@@ -128,7 +128,7 @@ fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The path of a global git file of the user: the one in the setting `key`, or git's default path for `name`.
+/// Returns the path of a global git file of the user: the one in the setting `key`, or git's default path for `name`.
 pub(crate) fn user_git_file(repository: &Repository, settings: &Settings, key: &str, name: &str) -> PathBuf {
     match settings.get(key).filter(|path| !path.is_empty()) {
         Some(path) => resolve_setting_path(repository, path),
@@ -183,7 +183,7 @@ fn write_refs(git: &Path, before: &Path, parts: &QuarantineSpec<'_>) -> io::Resu
     fs::write(own, format!("{}\n", parts.tip))
 }
 
-/// The content of an `alternates` file that names these object directories.
+/// Returns the content of an `alternates` file that names these object directories.
 pub(crate) fn alternates(dirs: &[PathBuf]) -> Vec<u8> {
     let mut text = Vec::new();
     for dir in dirs {

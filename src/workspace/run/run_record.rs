@@ -40,7 +40,7 @@ pub enum State {
 }
 
 impl State {
-    /// The state as a single word, which guard stores and prints.
+    /// Returns the state as a single word, which guard stores and prints.
     pub fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -123,7 +123,7 @@ impl Record {
         run_folder.join(FILE).is_file()
     }
 
-    /// When guard last wrote the record.
+    /// Returns when guard last wrote the record.
     pub(crate) fn written_at(run_folder: &Path) -> io::Result<SystemTime> {
         run_folder.join(FILE).metadata()?.modified()
     }

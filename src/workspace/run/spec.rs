@@ -101,7 +101,7 @@ impl WorkspaceSpec {
     }
 }
 
-/// The names of the branch and of the worktree's directory, derived from the task's name.
+/// Returns the names of the branch and of the worktree's directory, derived from the task's name.
 pub(crate) fn derive_names(
     repository: &Repository,
     request: &Request,

@@ -199,7 +199,7 @@ struct Attribution<'a> {
 }
 
 impl Attribution<'_> {
-    /// Who can have added or removed a linked worktree.
+    /// Returns who can have added or removed a linked worktree.
     fn worktree(&self, id: &Name, name: &Name) -> Actor {
         if self.within_grants(&self.root.join(name.path())) {
             Actor::Agent
@@ -248,8 +248,8 @@ impl Attribution<'_> {
         }
     }
 
-    /// Who can have changed a file in `worktrees/`. In the directory of the run's own worktree only guard and the
-    /// agent have a reason to write; in the other directories neither has.
+    /// Returns who can have changed a file in `worktrees/`. In the directory of the run's own worktree only guard and
+    /// the agent have a reason to write; in the other directories neither has.
     fn in_worktree(&self, name: &Name) -> Actor {
         match (worktree_of(name), &self.expected.worktree) {
             (Some((id, rest)), Some(own)) if id == *own => {
@@ -284,7 +284,7 @@ fn worktree_of(name: &Name) -> Option<(Name, Name)> {
     Some((Name::from(&rest[..slash]), Name::from(&rest[slash + 1..])))
 }
 
-/// The ids of the linked worktrees. A directory in `worktrees/` counts only if it has a `gitdir` file, which is
+/// Returns the ids of the linked worktrees. A directory in `worktrees/` counts only if it has a `gitdir` file, which is
 /// missing while git is still creating the worktree.
 fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     let mut found = BTreeSet::new();
@@ -297,7 +297,7 @@ fn worktrees(of: &Fingerprint) -> BTreeSet<Name> {
     found
 }
 
-/// The name of the ref to which a reflog such as `logs/refs/heads/x` or `worktrees/ID/logs/HEAD` belongs.
+/// Returns the name of the ref to which a reflog such as `logs/refs/heads/x` or `worktrees/ID/logs/HEAD` belongs.
 fn ref_of_log(name: &Name) -> Name {
     let of = |name: &[u8]| name.strip_prefix(b"logs/").unwrap_or(name).to_vec();
     match worktree_of(name) {

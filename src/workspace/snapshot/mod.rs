@@ -124,17 +124,17 @@ impl Fingerprint {
         self.cut
     }
 
-    /// The number of refs, including HEADs.
+    /// Returns the number of refs, including HEADs.
     pub fn refs(&self) -> usize {
         self.refs.len()
     }
 
-    /// The value of a ref: an object id, or `ref: NAME` for a symbolic ref; `None` if there is no such ref.
+    /// Returns the value of a ref: an object id, or `ref: NAME` for a symbolic ref; `None` if there is no such ref.
     pub fn value(&self, name: &[u8]) -> Option<String> {
         self.refs.get(&Name::from(name)).map(|found| found.value.to_string())
     }
 
-    /// All refs and their values, including HEADs.
+    /// Returns all refs and their values, including HEADs.
     pub fn values(&self) -> impl Iterator<Item = (&Name, String)> {
         self.refs.iter().map(|(name, found)| (name, found.value.to_string()))
     }
@@ -351,7 +351,7 @@ fn normalise_log(log: &[u8]) -> Vec<u8> {
     lines.collect::<Vec<_>>().join(&b'\n')
 }
 
-/// The state of a file; `None` if the file does not exist. Reuses the state from the earlier fingerprint if the
+/// Returns the state of a file; `None` if the file does not exist. Reuses the state from the earlier fingerprint if the
 /// file's metadata is unchanged. Guard hashes the content after applying `normalise` to it.
 fn state(
     dir: &OpenDirectory,

@@ -21,12 +21,12 @@ impl Name {
         Self(bytes)
     }
 
-    /// The bytes of the name.
+    /// Returns the bytes of the name.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The name as a path.
+    /// Returns the name as a path.
     pub fn path(&self) -> PathBuf {
         use std::os::unix::ffi::OsStrExt;
         PathBuf::from(std::ffi::OsStr::from_bytes(&self.0))

@@ -144,18 +144,17 @@ impl OpenDirectory {
         Ok(Stat::of(&fstat(&self.0)?))
     }
 
-    /// The metadata of an entry (of a symbolic link itself, not of its target); `None` if it does not exist.
+    /// Returns the metadata of an entry (of a symbolic link itself, not of its target); `None` if it does not exist.
     pub(crate) fn stat_of(&self, name: &CStr) -> io::Result<Option<Stat>> {
         Ok(if_exists(fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW))?.map(|found| Stat::of(&found)))
     }
 
-    /// The metadata of the file that an entry resolves to through symbolic links; `None` if it does not
-    /// exist.
+    /// Returns the metadata of the file that an entry resolves to through symbolic links; `None` if it does not exist.
     pub(crate) fn stat_target(&self, name: &CStr) -> io::Result<Option<Stat>> {
         Ok(if_exists(fstatat(&self.0, name, AtFlags::empty()))?.map(|found| Stat::of(&found)))
     }
 
-    /// The target of a symbolic link; `None` if the entry is not a symbolic link.
+    /// Returns the target of a symbolic link; `None` if the entry is not a symbolic link.
     pub(crate) fn link(&self, name: &CStr) -> Option<Name> {
         use std::os::unix::ffi::OsStrExt;
         readlinkat(&self.0, name).ok().map(|target| Name::from(target.as_bytes()))
@@ -171,7 +170,7 @@ impl OpenDirectory {
         Ok(Some((File::from(fd), stat)))
     }
 
-    /// All entries of the directory except `.` and `..`, sorted by name.
+    /// Returns all entries of the directory except `.` and `..`, sorted by name.
     ///
     /// On some file systems, a listing misses a file that is replaced during the listing. Therefore guard lists the
     /// directory again if it changed during a listing, and returns the names from all listings. Files with some of
@@ -256,7 +255,7 @@ pub(crate) fn read_whole(file: &mut File, expected: u64, max: u64) -> io::Result
     Ok((bytes.len() as u64 <= max).then_some(bytes))
 }
 
-/// The SHA-256 of the bytes, in hexadecimal.
+/// Returns the SHA-256 of the bytes, in hexadecimal.
 pub(crate) fn hash(bytes: &[u8]) -> String {
     crate::hex::encode(Sha256::digest(bytes))
 }

@@ -78,7 +78,7 @@ impl TaskTree {
         })
     }
 
-    /// The first of the given files in a commit that has a line starting with a conflict marker.
+    /// Returns the first of the given files in a commit that has a line starting with a conflict marker.
     pub fn file_with_conflict_marker(
         &self,
         commit: &str,
@@ -107,7 +107,7 @@ impl TaskTree {
         Ok(None)
     }
 
-    /// The paths that differ between two trees.
+    /// Returns the paths that differ between two trees.
     fn differing_paths(&self, from: &str, to: &str) -> Result<BTreeSet<Vec<u8>>, WorkspaceError> {
         let shape = ["-r", "-z", "--name-only", "--no-renames", "--end-of-options", from, to];
         let output = self.git("diff-tree")?.args(shape).run()?;
@@ -138,7 +138,7 @@ impl TaskTree {
         }
     }
 
-    /// An excerpt of the conflicting files: the parts between conflict markers, up to 64 KiB.
+    /// Returns an excerpt of the conflicting files: the parts between conflict markers, up to 64 KiB.
     fn conflict_excerpt(&self, tree: &str, files: &[String]) -> Result<String, WorkspaceError> {
         let mut excerpt = String::new();
         for file in files.iter().take(50) {
@@ -159,7 +159,7 @@ impl TaskTree {
     }
 }
 
-/// A path as text: `hex:…` if the path is not UTF-8.
+/// Returns a path as text: `hex:…` if the path is not UTF-8.
 fn path_text(path: &[u8]) -> String {
     run_record::path::text(Path::new(OsStr::from_bytes(path)))
 }

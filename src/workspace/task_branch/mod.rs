@@ -159,7 +159,7 @@ impl TaskTree {
         Ok(said.trim_ascii_end().rsplit(|byte| *byte == b'\n').next() == Some(self.mark.as_bytes()))
     }
 
-    /// The name of the task's branch without `refs/heads/`.
+    /// Returns the name of the task's branch without `refs/heads/`.
     pub fn short_branch(&self) -> &str {
         self.branch.strip_prefix("refs/heads/").unwrap_or(&self.branch)
     }
@@ -229,12 +229,12 @@ impl TaskTree {
         Ok(to)
     }
 
-    /// The commit of the task's branch; `None` if the branch does not exist.
+    /// Returns the commit of the task's branch; `None` if the branch does not exist.
     pub fn tip(&self) -> Result<Option<String>, WorkspaceError> {
         self.commit_named(&self.branch)
     }
 
-    /// The commit that a revision (a branch, a tag, an id) names; `None` if there is no such commit.
+    /// Returns the commit that a revision (a branch, a tag, an id) names; `None` if there is no such commit.
     pub fn commit_named(&self, name: &str) -> Result<Option<String>, WorkspaceError> {
         let revision = format!("{name}^{{commit}}");
         let answer =
@@ -249,7 +249,7 @@ impl TaskTree {
         Ok(answer.status.success())
     }
 
-    /// The user's name and email from the git configuration, with a default for each that is not configured.
+    /// Returns the user's name and email from the git configuration, with a default for each that is not configured.
     pub fn identity(repository: &Repository) -> Result<(String, String), WorkspaceError> {
         let ask = |key: &str| -> Result<Option<String>, WorkspaceError> {
             let answer = repository.git("config")?.args(["--get", key]).output()?;
@@ -259,7 +259,7 @@ impl TaskTree {
         Ok((name, ask("user.email")?.unwrap_or_else(|| "guard@localhost".to_string())))
     }
 
-    /// The current user's name and email: the name from the git configuration, or else the login name.
+    /// Returns the current user's name and email: the name from the git configuration, or else the login name.
     pub fn current_user(repository: &Repository) -> Result<(String, String), WorkspaceError> {
         let (name, address) = Self::identity(repository)?;
         let login = || std::env::var("USER").ok().filter(|login| !login.is_empty());
@@ -267,8 +267,8 @@ impl TaskTree {
         Ok((if is_known { name } else { login().unwrap_or_else(|| "a person".to_string()) }, address))
     }
 
-    /// The content of a file in a commit, at most 16 MiB; `None` if the commit has no such file. A path that
-    /// is not UTF-8 has the form `hex:…`.
+    /// Returns the content of a file in a commit, at most 16 MiB; `None` if the commit has no such file. A path that is
+    /// not UTF-8 has the form `hex:…`.
     pub fn file_at(&self, commit: &str, path: &str) -> Result<Option<Vec<u8>>, WorkspaceError> {
         let Some(plain) = run_record::path::parse(path) else { return Ok(None) };
         let mut name = std::ffi::OsString::from(format!("{commit}:"));
@@ -280,7 +280,7 @@ impl TaskTree {
         }
     }
 
-    /// The paths of all regular files in a commit, except paths that are not UTF-8.
+    /// Returns the paths of all regular files in a commit, except paths that are not UTF-8.
     pub fn files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["-r", "-z", "--end-of-options", commit]).run()?;
         let path = |entry: &[u8]| {
@@ -291,7 +291,7 @@ impl TaskTree {
         Ok(output.split(|byte| *byte == 0).filter_map(path).collect())
     }
 
-    /// The names of the top-level files and directories in a commit, except names that are not UTF-8.
+    /// Returns the names of the top-level files and directories in a commit, except names that are not UTF-8.
     pub fn top_files(&self, commit: &str) -> Result<Vec<String>, WorkspaceError> {
         let output = self.git("ls-tree")?.args(["--name-only", "-z", "--end-of-options", commit]).run()?;
         let names = output.split(|byte| *byte == 0).filter(|name| !name.is_empty());
@@ -305,7 +305,7 @@ impl TaskTree {
         Ok(!output.is_empty())
     }
 
-    /// The first of the given paths that exists in a commit but is not a directory.
+    /// Returns the first of the given paths that exists in a commit but is not a directory.
     pub fn first_non_directory(
         &self,
         commit: &str,
@@ -421,7 +421,7 @@ impl TaskTree {
         let _ = fs::remove_file(admin_dir.join("index.lock"));
     }
 
-    /// The paths in the worktree with changes that are neither committed nor ignored.
+    /// Returns the paths in the worktree with changes that are neither committed nor ignored.
     pub fn uncommitted(&self) -> Result<Vec<String>, WorkspaceError> {
         let index = self.index_copy()?;
         let output = self
@@ -511,8 +511,8 @@ impl TaskTree {
         Ok(())
     }
 
-    /// The diff of the branch since it forked from `from`, and true if the diff is complete. If it is larger than
-    /// `max` bytes, guard truncates it and puts a summary of the changed files before it.
+    /// Returns the diff of the branch since it forked from `from`, and true if the diff is complete. If it is larger
+    /// than `max` bytes, guard truncates it and puts a summary of the changed files before it.
     pub fn diff(&self, from: &str, max: usize) -> Result<(String, bool), WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let call = |shape: &str| -> Result<Git, WorkspaceError> {
@@ -531,7 +531,7 @@ impl TaskTree {
         Ok((format!("{}\n{text}", String::from_utf8_lossy(&stat)), false))
     }
 
-    /// The paths below a directory that differ between two commits.
+    /// Returns the paths below a directory that differ between two commits.
     pub fn changed_below(&self, from: &str, to: &str, dir: &str) -> Result<Vec<String>, WorkspaceError> {
         let paths = format!(":(literal,icase){dir}");
         let shape = ["--name-only", "--no-renames", "-z", from, to, "--", &paths];
@@ -540,7 +540,7 @@ impl TaskTree {
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
-    /// The paths that the branch has changed since it forked from `from`.
+    /// Returns the paths that the branch has changed since it forked from `from`.
     pub fn changed_since(&self, from: &str) -> Result<Vec<String>, WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
         let output = self.git("diff")?.args(["--name-only", "--no-renames", "-z", &range, "--"]).run()?;
@@ -548,7 +548,7 @@ impl TaskTree {
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
-    /// The changes of the branch outside a directory since it forked from `from`, in git's raw diff format.
+    /// Returns the changes of the branch outside a directory since it forked from `from`, in git's raw diff format.
     /// Used to detect rounds without progress.
     pub fn changed_outside(&self, from: &str, dir: &str) -> Result<Vec<u8>, WorkspaceError> {
         let range = format!("{from}...{}", self.branch);
@@ -560,7 +560,7 @@ impl TaskTree {
             .run()?)
     }
 
-    /// The short ids and subjects of the branch's commits since the commit `since`, oldest first.
+    /// Returns the short ids and subjects of the branch's commits since the commit `since`, oldest first.
     pub fn subjects(&self, since: &str) -> Result<Vec<String>, WorkspaceError> {
         let range = format!("{since}..{}", self.branch);
         let output =

@@ -69,7 +69,8 @@ pub(super) enum Lock {
 }
 
 impl Lock {
-    /// The statement that takes the lock. The first number is guard's own: other programs may use the same database.
+    /// Returns the statement that takes the lock. The first number is guard's own: other programs may use the same
+    /// database.
     fn statement(self) -> String {
         format!("select pg_advisory_xact_lock(1735746162, {})", self as i32)
     }
@@ -155,8 +156,8 @@ impl Address {
         Ok(session)
     }
 
-    /// Connects, on a thread of its own: a server that accepts the connection and then says nothing would block the
-    /// caller for ever.
+    /// Connects on a separate thread, because a server that accepts the connection and then sends nothing would block
+    /// the caller forever.
     fn connect(&self) -> Result<Client, QueueError> {
         let (config, tls) = (self.config.clone(), self.tls.clone());
         let (sender, receiver) = channel();
@@ -199,7 +200,7 @@ impl Address {
     }
 }
 
-/// The host, port and database of an address.
+/// Returns the host, port and database of an address.
 fn show(config: &Config) -> String {
     let mut hosts: Vec<String> = Vec::new();
     for (at, host) in config.get_hosts().iter().enumerate() {

@@ -136,7 +136,7 @@ fn add_download_host(search: &mut Search<'_>, host: &Host, indexes: &[Index]) {
     }
 }
 
-/// The indexes in the cache of a Cargo home, sorted by name.
+/// Returns the indexes in the cache of a Cargo home, sorted by name.
 fn indexes(home: &Path) -> Vec<Index> {
     let Ok(entries) = std::fs::read_dir(home.join("registry/index")) else { return Vec::new() };
     let index = |entry: std::fs::DirEntry| {

@@ -35,14 +35,14 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// The npm setting that an environment variable sets, such as `registry` for `NPM_CONFIG_REGISTRY`. npm ignores case
-/// here.
+/// Returns the npm setting that an environment variable sets, such as `registry` for `NPM_CONFIG_REGISTRY`. npm ignores
+/// case here.
 fn setting(variable: &str) -> Option<String> {
     variable.to_ascii_lowercase().strip_prefix("npm_config_").map(str::to_string)
 }
 
-/// The paths of the npmrc files that npm may read, in order of precedence, highest first. guard never reads those of
-/// projects.
+/// Returns the paths of the npmrc files that npm may read, in order of precedence, highest first. guard never reads
+/// those of projects.
 fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     let mut named = [None, None, None];
     for (key, value) in search.environment {
@@ -65,7 +65,7 @@ fn files(search: &mut Search<'_>) -> Vec<PathBuf> {
     [user, global, Some(search.etc.join("npmrc"))].into_iter().flatten().collect()
 }
 
-/// The value of the setting `prefix` in the user's npmrc, which contains the path of npm's installation prefix.
+/// Returns the value of the setting `prefix` in the user's npmrc, which contains the path of npm's installation prefix.
 fn npmrc_prefix(search: &mut Search<'_>, user: &Path) -> Option<PathBuf> {
     let text = search.text(user)?;
     let setting = ini::parse(&text).into_iter().find(|setting| setting.key == "prefix")?;

@@ -71,7 +71,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// The paths of the pip.conf files that pip may read, in order of precedence, highest first.
+/// Returns the paths of the pip.conf files that pip may read, in order of precedence, highest first.
 fn files(search: &Search<'_>) -> Vec<PathBuf> {
     let named = search.variable("PIP_CONFIG_FILE").map(PathBuf::from);
     if named.as_deref() == Some("/dev/null".as_ref()) {

@@ -35,9 +35,9 @@ pub(crate) fn query_output(search: &Search<'_>, programs: &[&str], arguments: &[
     cached(search, programs, arguments, |program| run_tool(program, arguments, &environment(search)))
 }
 
-/// The `host:port` of a program's first request, for a program that does not print its default. guard poses as the
-/// program's proxy, reads the host and closes the connection. `proxied` gets the proxy's URL and a directory that the
-/// program may write, and returns the variables to set.
+/// Returns the `host:port` of a program's first request, for a program that does not print its default. guard poses as
+/// the program's proxy, reads the host and closes the connection. `proxied` gets the proxy's URL and a directory that
+/// the program may write, and returns the variables to set.
 pub(crate) fn first_requested_host(
     search: &Search<'_>,
     programs: &[&str],
@@ -64,8 +64,8 @@ pub(crate) fn first_requested_host(
     })
 }
 
-/// The cached answer of the first of these programs that is installed, if the program has not changed since the answer
-/// was cached. Otherwise calls `query` and caches its result.
+/// Returns the cached answer of the first of these programs that is installed, if the program has not changed since the
+/// answer was cached. Otherwise calls `query` and caches its result.
 fn cached(
     search: &Search<'_>,
     programs: &[&str],
@@ -97,7 +97,7 @@ fn cached(
     Some(answer)
 }
 
-/// The path of a program in the user's PATH. Skips files that an agent may have written.
+/// Returns the path of a program in the user's PATH. Skips files that an agent may have written.
 fn installed(search: &Search<'_>, name: &str) -> Option<PathBuf> {
     let is_wanted = |file: &Path| {
         let is_listed = std::env::split_paths(search.variable("PATH").unwrap_or_default())
@@ -112,8 +112,8 @@ fn programs(search: &Search<'_>) -> ProgramSearch {
     ProgramSearch::new(search.variable("PATH").unwrap_or_default(), search.home)
 }
 
-/// The environment for the package tool: the user's, without variables and PATH entries that could make the tool load
-/// files of an agent or use another proxy.
+/// Returns the environment for the package tool: the user's, without variables and PATH entries that could make the
+/// tool load files of an agent or use another proxy.
 fn environment(search: &Search<'_>) -> Vec<(OsString, OsString)> {
     let is_unsafe = |name: &OsStr| {
         let name = name.as_bytes();
@@ -155,7 +155,7 @@ fn kill_group(child: &Child) {
     }
 }
 
-/// The output of a program, if it succeeds within the time limit.
+/// Returns the output of a program, if it succeeds within the time limit.
 fn run_tool(program: &Path, arguments: &[&str], environment: &[(OsString, OsString)]) -> Option<String> {
     let deadline = Instant::now() + TOOL_TIMEOUT;
     let mut child = start(program, arguments, environment, Stdio::piped())?;

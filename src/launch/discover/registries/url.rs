@@ -20,7 +20,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The host as an entry of `[network] allow`.
+    /// Returns the host as an entry of `[network] allow`.
     pub(crate) fn entry(&self) -> String {
         format!("{}:{}", self.name, self.port)
     }
@@ -69,8 +69,8 @@ pub(crate) fn parse(address: &str) -> Target {
     if is_name(&name) || is_bracketed(&name) { Target::Host(Host { name, port }) } else { Target::Invalid }
 }
 
-/// Whether a host name contains only letters, digits, hyphens and underscores in its labels: nothing that a policy
-/// would read as a pattern.
+/// Returns true if a host name contains only letters, digits, hyphens and underscores in its labels: nothing that a
+/// policy would read as a pattern.
 fn is_name(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
