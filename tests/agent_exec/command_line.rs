@@ -196,7 +196,7 @@ fn a_signal_cancels_and_the_result_still_comes() {
 
 /// When `guard exec` is killed, every process and every temporary file of its run must be removed.
 #[test]
-fn everything_ends_with_it() {
+fn a_killed_exec_leaves_no_process() {
     in_every_environment(|environment| {
         let mark = unique_mark();
         let mut child = endless(environment, &mark, &json!({}));
@@ -217,7 +217,7 @@ fn everything_ends_with_it() {
 
 /// When the reader of `guard exec` closes the pipe while the agent is silent, guard must end the run with code 141.
 #[test]
-fn nobody_reads_any_more() {
+fn a_closed_reader_ends_the_run() {
     let environment = one_environment();
     let mark = unique_mark();
     let mut child = endless(&environment, &mark, &json!({}));

@@ -71,7 +71,7 @@ fn a_cli_that_breaks_off_or_lies() {
 
 /// The result of a failed agent must have the last twenty lines that it wrote to standard error.
 #[test]
-fn its_last_lines() {
+fn the_result_has_the_last_lines_of_standard_error() {
     let environment = one_environment();
     let answered = ask(
         &environment,
@@ -142,7 +142,7 @@ fn changes_that_are_left_out_are_said() {
 
 /// guard must count events of unknown types and lines that are not JSON, and must otherwise ignore them.
 #[test]
-fn what_nobody_knows() {
+fn unknown_events_are_counted_and_ignored() {
     let environment = one_environment();
     let text = format!(
         "echo '{INIT}'; echo '{{\"type\":\"future\",\"x\":[1]}}'; echo '{{\"type\":\"future\"}}'; echo '[]'; echo words; echo '{DONE}'"
@@ -269,7 +269,7 @@ fn package(environment: &TestEnvironment, version: &str) -> PathBuf {
 /// guard reads the CLI's version from its package. It must refuse a version that is too old, and start one that is
 /// newer than any tested one.
 #[test]
-fn versions() {
+fn old_cli_versions_are_refused() {
     let environment = one_environment();
     let asked = |version: &str| {
         let fake = package(&environment, version);
@@ -300,7 +300,7 @@ fn versions() {
 
 /// The result must list each attempt, and each pause between attempts must be longer than the one before.
 #[test]
-fn tries_and_their_pauses() {
+fn pauses_between_attempts_grow() {
     let environment = one_environment();
     let began = Instant::now();
     let answered = ask(&environment, "exit 1", &json!({ "max_retries": 3 }));

@@ -90,7 +90,7 @@ fn plain(gemini: &Gemini, environment: &TestEnvironment, folder: &Path, prompt: 
 
 /// Without guard, every hostile setting must take effect. This proves that the tests below test something.
 #[test]
-fn a_cli_that_nobody_guards_is_steered() {
+fn hostile_settings_work_without_guard() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let thief = Api::plain(turns());
@@ -118,7 +118,7 @@ fn a_cli_that_nobody_guards_is_steered() {
 /// Under guard, no hostile setting may take effect, and a prompt that looks like a CLI command must reach the model as
 /// text.
 #[test]
-fn a_guarded_cli_is_not() {
+fn hostile_settings_do_not_work_under_guard() {
     let Some(gemini) = Gemini::installed() else { return };
     in_two_environments(|environment| {
         for (name, place) in [("planted", "."), ("planted", "inner"), ("variables", "inner"), ("proxy", ".")]
@@ -152,7 +152,7 @@ fn said(api: &Api) -> String {
 /// guard sets every variable that a repository could set for the CLI. A CLI release that reads the repository's
 /// variables despite its settings must therefore ignore them.
 #[test]
-fn variables_that_are_set_are_the_second_wall() {
+fn set_variables_override_those_of_the_repository() {
     let Some(gemini) = Gemini::installed() else { return };
     let environment = one_environment();
     let adapter = guard::agent::named("gemini").unwrap();

@@ -1,4 +1,4 @@
-//! Tests after which failures guard retries.
+//! Tests which failures guard retries and which it does not.
 
 use serde_json::{Value, json};
 

@@ -173,7 +173,7 @@ fn one_that_is_dropped_or_cancelled_at_once_leaves_nothing() {
 /// If the caller does not read events, the agent must not wait, guard must count the events it drops, and the result
 /// must be complete.
 #[test]
-fn a_slow_reader_slows_nobody() {
+fn a_slow_reader_does_not_delay_the_agent() {
     const LINES: u64 = 20_000;
     let environment = one_environment();
     let line = r#"{"type":"message","role":"assistant","content":"word "}"#;

@@ -221,7 +221,7 @@ fn exec_answers_a_person_with_text() {
 
 /// The policy's time limits must not end a run whose input is a terminal, and must end one without a terminal.
 #[test]
-fn a_person_is_given_time() {
+fn time_limits_do_not_apply_on_a_terminal() {
     let environment = one_environment();
     environment.run_outside(
         "printf 'version = 1\\nname = \"hasty\"\\nextends = \"strict\"\\n[limits]\\nidle_seconds = 1\\ntotal_seconds = 2\\n' > hasty.toml",

@@ -200,7 +200,7 @@ fn rules(prefix: &'static str) -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
-    /// A policy that extends another one without `override` must deny everything that the other one denies.
+    /// A policy that extends another one without `override` must not decide any command more loosely.
     #[test]
     fn merging_never_loosens(
         parent_rules in rules("p"), child_rules in rules("c"), defaults in (action(), action()), commands in prop::collection::vec(words(), 8)

@@ -449,7 +449,7 @@ except ConnectionError:
 /// The proxy recognizes a client by its source port. After the run has closed that port, another process must not be
 /// able to use the proxy from it.
 #[test]
-fn nobody_comes_in_by_a_port_that_the_run_has_left() {
+fn the_proxy_refuses_a_port_that_the_run_has_left() {
     in_two_environments(|environment| {
         // Ports are the machine's: now and then somebody else knocks at this one, or has the other.
         let undisturbed = (0..5).any(|_| follows_through_a_port(environment));

@@ -120,7 +120,7 @@ print(subprocess.run(['git', 'push'], stderr=subprocess.PIPE).stderr.count(b'Per
 /// Once the program runs, init must not be dumpable, so that no process of the user can read its memory. The program
 /// itself must be dumpable, because the supervisor reads its memory.
 #[test]
-fn nobody_looks_into_the_first_process_when_the_program_runs() {
+fn init_is_not_dumpable_while_the_program_runs() {
     in_every_environment(|environment| {
         let user = environment.user.ids.map_or_else(|| nix::unistd::geteuid().as_raw(), |(user, _)| user);
         if user == 0 {
@@ -145,7 +145,7 @@ fn nobody_looks_into_the_first_process_when_the_program_runs() {
 
 /// A process of the same user stops init from outside. guard must end the run without init.
 #[test]
-fn a_first_process_that_is_stopped() {
+fn a_stopped_init_does_not_keep_the_run_alive() {
     in_every_environment_at_once(|environment| {
         let mark = unique_mark();
         let script = "setsid sleep 600 & sleep 600";

@@ -241,7 +241,7 @@ fn a_key_while_commits_are_received_loses_none() {
 
 /// If the reader of guard's output stops reading, a signal must still end guard, and the transcript must be complete.
 #[test]
-fn a_reader_that_does_not_read_keeps_nobody() {
+fn a_reader_that_stops_reading_does_not_block_guard() {
     in_every_environment_at_once(|environment| {
         // The agent prints without end; it has ended, and its output waits; or every event is printed.
         for (options, script, signals) in [

@@ -119,7 +119,7 @@ fn working_folders_that_cannot_be_used() {
 
 /// guard must pass arguments and accept directories with any byte that a name can contain.
 #[test]
-fn strange_words() {
+fn arguments_with_any_bytes_are_passed() {
     in_two_environments(|environment| {
         let words =
             ["", " ", "a b", "'", "\"", "\\", "$HOME", "*", "-n", "--json", "é", "\n", "\x01", "a\tb"];

@@ -205,7 +205,7 @@ fn a_supervisor_that_panics_ends_its_run() {
 
 /// If guard and init are killed at once, as `killall -9 guard` does, no process of the run may be left.
 #[test]
-fn both_are_killed() {
+fn guard_and_init_are_killed_at_once() {
     in_every_environment_at_once(|environment| {
         if !environment.namespaces {
             // Without a PID namespace only the command itself is told of init's death.

@@ -101,7 +101,7 @@ fn tests_change_nothing() {
 
 /// A user changes a file in the worktree while the task waits. guard must save that change, whatever happens next.
 #[test]
-fn a_persons_work_is_kept() {
+fn work_of_the_user_in_the_worktree_is_saved() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     let worktree = outcome.result["worktree"].as_str().unwrap().to_string();
@@ -116,7 +116,7 @@ fn a_persons_work_is_kept() {
 
 /// The task must go on after its worktree was deleted, and after a retry from a failed step.
 #[test]
-fn it_goes_on_after_accidents() {
+fn a_task_continues_after_its_worktree_was_deleted() {
     let fixture = TaskFixture::new();
     let working = std::fs::read_to_string(fixture.agent()).unwrap();
     acts(&fixture, "Developer", &develops("echo forged >> docs/dev_docs/plans/plan_x.md"));
@@ -185,7 +185,7 @@ open(place, "w").write(name + "\n")
 /// guard must not wait for a named pipe that git would read, and must report a file in the place of its directory
 /// before it starts the task.
 #[test]
-fn pipes_and_other_places() {
+fn named_pipes_do_not_block_guard() {
     let fixture = TaskFixture::new();
     let working = std::fs::read_to_string(fixture.agent()).unwrap();
     acts(
@@ -209,7 +209,7 @@ fn pipes_and_other_places() {
 /// A user deleted the branch with the task's work. guard must report this, and must not start a new branch as if
 /// nothing were missing.
 #[test]
-fn a_branch_that_is_gone_is_missed() {
+fn a_deleted_branch_is_reported() {
     let fixture = TaskFixture::new();
     let outcome = fixture.task(&["--name", "x", "--gate", "code=human", "Do it."]);
     let (id, worktree) =

@@ -79,7 +79,7 @@ fn feedback_in_any_form_is_decided_about() {
 
 /// guard must decide about the remark of each round once, and must document it once.
 #[test]
-fn it_goes_round_no_further() {
+fn a_remark_is_documented_once_per_round() {
     let fixture = TaskFixture::new();
     with_guide(&fixture);
     let outcome = fixture.task(&["--name", "x", &format!("{REQUEST} @audit=FAIL,PASS")]);
@@ -232,7 +232,7 @@ fn very_much_and_hidden_things_are_put_back() {
 
 /// If the documentation agent fails, the task must succeed, and the remark must go to the backlog.
 #[test]
-fn a_failure_is_remembered() {
+fn a_failed_documentation_agent_adds_to_the_backlog() {
     let fixture = TaskFixture::new();
     with_guide(&fixture);
     acts(&fixture, "Technical Writer", "echo half >> GUIDE.md; exit 1");

@@ -247,7 +247,7 @@ fn python_succeeds(code: &str, look: impl Fn(SandboxConfiguration, &SandboxFixtu
 /// The supervisor must serve a run until its last thread has ended: a process with its own seccomp filter, a thread
 /// whose process has ended, and a process that all others have left.
 #[test]
-fn whoever_is_left_is_judged() {
+fn the_supervisor_serves_the_last_thread() {
     let code = r##"
 import ctypes, os, struct, threading, time
 libc = ctypes.CDLL(None)

@@ -176,7 +176,7 @@ fn finish(
 
 /// A run attacks its init process, which ends everything that the run started. Init must survive.
 #[test]
-fn the_first_process_cannot_be_touched() {
+fn init_cannot_be_touched() {
     let Some(python) = system_python() else { return };
     for attack in [
         &["kill-above", "1", "9"][..],

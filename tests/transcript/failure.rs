@@ -118,7 +118,7 @@ fn the_beginning_and_the_end_are_made_durable() {
 }
 
 #[test]
-fn who_catches_up_finds_that_everything_was_seen() {
+fn catching_up_waits_until_the_observer_has_seen_everything() {
     let scratch = Scratch::new("catch-up");
     let seen = Arc::new(Mutex::new(0));
     let observer = {

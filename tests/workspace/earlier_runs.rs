@@ -120,7 +120,7 @@ fn the_users_own_filter_and_what_it_is_told() {
 
 /// guard must refuse a second run in the same worktree, and must receive the commits of the first one.
 #[test]
-fn two_at_once_in_one_worktree() {
+fn a_second_run_in_a_worktree_is_refused() {
     in_every_environment(|environment| {
         let name = environment.name();
         let first = "touch started; while [ ! -e go ]; do sleep 0.02; done; rm started go

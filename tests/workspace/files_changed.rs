@@ -87,7 +87,7 @@ fn what_was_changed_before_is_not_the_runs() {
 
 /// A list of many files must be cut, and the result must say so.
 #[test]
-fn more_than_are_listed() {
+fn a_long_list_of_changes_is_cut() {
     in_two_environments(|environment| {
         environment.run_outside(REPOSITORY);
         let script = "mkdir many; for n in $(seq 1500); do : > many/$n; done; rm gone";

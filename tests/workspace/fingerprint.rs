@@ -174,7 +174,7 @@ fn nothing_changed_is_no_difference() {
 /// guard must report each change that others make as one difference, and must not attribute it to the run, in every
 /// repository format.
 #[test]
-fn what_others_do_is_theirs() {
+fn changes_of_others_are_not_attributed_to_the_run() {
     type Case<'a> = (&'a str, &'a [&'a str], Kind, &'a str);
     let cases: [Case<'_>; 9] = [
         ("main", &["update-ref", "refs/heads/a", "main"], Kind::Ref, "refs/heads/a"),

@@ -375,7 +375,7 @@ fn git_lfs_that_is_installed() {
 /// Signing needs the user's keys, which an agent does not get. guard must switch it off, whatever the repository says,
 /// unless the policy enables it; then the user's signing program must run inside the sandbox.
 #[test]
-fn signatures() {
+fn commits_are_signed_only_if_the_policy_says_so() {
     in_two_environments(|environment| {
         repository(
             environment,
