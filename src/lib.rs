@@ -15,6 +15,7 @@
 //! supervisor   ─ egress decide policy command transcript sandbox sys   kernel notifications and shim requests → answers. Denies on any error.
 //! outcome      ─ transcript policy      what a run did → one structured result.
 //! launch       ─ egress supervisor workspace sandbox outcome transcript decide policy command sys   plan → process tree → result. The only module that starts what a user asks for.
+//! history      ─                        messages of a conversation → prompts of a limited size, and what to summarise. No I/O, no clock.
 //! agent        ─ policy outcome transcript   a CLI's flags, output and exit codes, as data → how it is started, what it answered. No I/O.
 //! policy_audit ─ decide policy command  lists of commands × policies → tables, reports, snapshots.
 //! agent_exec   ─ agent outcome transcript sys   request → attempts, each a guard process → events and one result. Starts nothing else.
@@ -42,6 +43,7 @@ pub mod decide;
 pub mod egress;
 pub mod forge;
 mod hex;
+pub mod history;
 pub mod launch;
 pub mod mcp;
 pub mod outcome;

@@ -1,0 +1,85 @@
+//! The messages of a conversation, and how large they are.
+
+use serde::{Deserialize, Serialize};
+
+use super::prompt_text::message_size;
+use super::tokens::Size;
+
+/// Who wrote a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The person who asks.
+    User,
+    /// The model that answers.
+    Assistant,
+    /// guard itself: the summary that stands for older messages.
+    System,
+}
+
+impl Role {
+    /// The label of the role in a prompt.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::User => "User",
+            Self::Assistant => "Assistant",
+            Self::System => "System",
+        }
+    }
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who wrote it.
+    pub role: Role,
+    /// Its text, unchanged.
+    pub content: String,
+}
+
+impl Message {
+    /// A message of this role.
+    pub fn new(role: Role, content: impl Into<String>) -> Self {
+        Self { role, content: content.into() }
+    }
+}
+
+/// Sizes of all messages of a conversation. Kept up to date while messages are added, so that building a prompt reads
+/// only the messages that are part of it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sizes {
+    /// At index `i`: the size of the contents of messages `0..=i`.
+    content_until: Vec<Size>,
+    /// The size of each message as it appears in a prompt, with label and escapes.
+    in_prompt: Vec<Size>,
+}
+
+impl Sizes {
+    pub(super) fn of(messages: &[Message]) -> Self {
+        let mut sizes = Self::default();
+        for message in messages {
+            sizes.push(message);
+        }
+        sizes
+    }
+
+    pub(super) fn push(&mut self, message: &Message) {
+        self.content_until.push(self.content_before(self.in_prompt.len()).plus(Size::of(&message.content)));
+        self.in_prompt.push(message_size(message));
+    }
+
+    /// The size of the contents of all messages before `index`.
+    fn content_before(&self, index: usize) -> Size {
+        index.checked_sub(1).and_then(|last| self.content_until.get(last)).copied().unwrap_or_default()
+    }
+
+    /// The size of the contents of these messages.
+    pub(super) fn content(&self, range: std::ops::Range<usize>) -> Size {
+        self.content_before(range.end).minus(self.content_before(range.start))
+    }
+
+    /// The size of one message in a prompt.
+    pub(super) fn in_prompt(&self, index: usize) -> Size {
+        self.in_prompt.get(index).copied().unwrap_or_default()
+    }
+}

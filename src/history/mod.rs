@@ -1,0 +1,40 @@
+//! The history of a conversation with a model that keeps none: messages in, prompts of a limited size out.
+//!
+//! [`GeminiHistoryManager`] keeps every message and builds each prompt from a summary of the older messages, the recent
+//! ones verbatim, and the new one. Prompts stay small because a model answers a small one in seconds and a large one
+//! possibly not at all. `docs/internals/conversation-history.md` explains budgets and compaction.
+//!
+//! This module is pure: it does no I/O, starts nothing and reads no clock. Whoever uses it stores the messages, asks the
+//! summary model and tells the time.
+#![forbid(unsafe_code)]
+
+mod circuit_breaker;
+mod compaction;
+mod config;
+mod constraints;
+mod fit;
+mod manager;
+mod message;
+mod model_limits;
+mod pins;
+mod prompt;
+mod prompt_text;
+mod size_warning;
+mod summary;
+mod tokens;
+
+#[cfg(test)]
+mod tests;
+
+pub use circuit_breaker::{BreakerState, CircuitBreaker};
+pub use compaction::{Applied, CompactionPlan, Level};
+pub use config::HistoryConfig;
+pub use manager::{Dropped, GeminiHistoryManager, TimeoutAdvice};
+pub use message::{Message, Role};
+pub use model_limits::{ModelLimits, full_model_name, limits_of};
+pub use prompt::PromptResult;
+pub use size_warning::SizeWarning;
+pub use summary::{
+    Summarizer, Summary, SummaryCache, SummaryError, SummaryFuture, SummaryRequest, SummarySource, digest_of,
+};
+pub use tokens::estimate_tokens;

@@ -1,0 +1,194 @@
+//! Builds the prompt for a new message: header, summary, recent messages, current message, never above the budget.
+//!
+//! When not everything fits, the room goes to the current message first, then to the newest messages of the history, the
+//! summary, older messages that no summary covers, and the first message.
+
+use serde::{Deserialize, Serialize};
+
+use super::compaction::Level;
+use super::fit::fit_messages;
+use super::message::{Message, Sizes};
+use super::model_limits::ModelLimits;
+use super::prompt_text::{
+    BLANK_LINE, CURRENT, HEADER, RECENT, SUMMARY, cut, escape_within, escaped_size, heading, write_message,
+};
+use super::size_warning::SizeWarning;
+use super::summary::Summary;
+use super::tokens::Size;
+
+/// A prompt for a model, and what had to be done to keep it small.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptResult {
+    /// The prompt.
+    pub prompt_text: String,
+    /// Its estimated size, at most `max_prompt_tokens`.
+    pub estimated_tokens: usize,
+    /// Whether any message is missing, cut, or only in the summary.
+    pub was_compressed: bool,
+    /// What the user should know about the size.
+    pub warning: Option<SizeWarning>,
+    /// How many messages are neither in the prompt nor in its summary.
+    pub left_out: usize,
+    /// How many messages lost their middle, the current one included.
+    pub cut: usize,
+}
+
+/// Everything that decides a prompt.
+pub(super) struct PromptInput<'a> {
+    /// The messages before the current one.
+    pub(super) history: &'a [Message],
+    pub(super) sizes: &'a Sizes,
+    pub(super) summary: Option<&'a Summary>,
+    pub(super) current: &'a str,
+    pub(super) recent_message_count: usize,
+    pub(super) budget: usize,
+    pub(super) level: Level,
+    pub(super) limits: ModelLimits,
+}
+
+/// What a prompt consists of, from the oldest to the newest.
+#[derive(Default)]
+struct Parts {
+    first: Option<String>,
+    summary: String,
+    messages: Vec<String>,
+    current: String,
+    current_is_cut: bool,
+    messages_cut: usize,
+    left_out: usize,
+}
+
+pub(super) fn build(input: &PromptInput<'_>) -> PromptResult {
+    let budget = Size::of_tokens(input.budget);
+    if input.history.is_empty() {
+        let text = cut(input.current, budget);
+        let current_is_cut = text.len() != input.current.len();
+        return result(input, text, &Parts { current_is_cut, ..Parts::default() });
+    }
+    let frame = Size::of(HEADER).plus(Size::of(&heading(RECENT))).plus(Size::of(&heading(CURRENT)));
+    if budget <= frame {
+        // Not even the headings fit. A budget of a few tokens is a mistake, but it must still be kept.
+        let left_out = input.history.len();
+        let text = cut(input.current, budget);
+        let current_is_cut = text.len() != input.current.len();
+        return result(input, text, &Parts { current_is_cut, left_out, ..Parts::default() });
+    }
+    let parts = choose(input, budget.minus(frame));
+    result(input, write(&parts), &parts)
+}
+
+/// Chooses what becomes part of the prompt. All of it together fits into `room`.
+fn choose(input: &PromptInput<'_>, mut room: Size) -> Parts {
+    let mut parts = Parts::default();
+    let wanted = escaped_size(input.current);
+    let share = if wanted <= room { wanted } else { room.minus(room.divided_by(4)) };
+    (parts.current, parts.current_is_cut) = escape_within(input.current, share);
+    room = room.minus(Size::of(&parts.current));
+
+    let covered = input.summary.map_or(0, |summary| summary.covers.min(input.history.len()));
+    let begin = covered.max(input.history.len().saturating_sub(input.recent_message_count));
+    let wanted: Size = (begin..input.history.len()).map(|index| input.sizes.in_prompt(index)).sum();
+    let for_summary = input.summary.map_or(Size::default(), |summary| {
+        Size::of(&heading(SUMMARY)).plus(summary.size()).min(room.divided_by(4))
+    });
+    let for_recent = if wanted <= room { wanted } else { room.minus(for_summary) };
+    let recent = fit_messages(input.history, input.sizes, begin..input.history.len(), for_recent);
+    room = room.minus(recent.size);
+    parts.messages = recent.texts;
+    parts.messages_cut = recent.cut;
+
+    if let Some(summary) = input.summary {
+        let inside = room.minus(Size::of(&heading(SUMMARY)));
+        parts.summary = summary.body_within(inside);
+        if !parts.summary.is_empty() {
+            room = room.minus(Size::of(&heading(SUMMARY)).plus(Size::of(&parts.summary)));
+        }
+        parts.left_out += if parts.summary.is_empty() { covered } else { summary.dropped.min(covered) };
+    }
+    if recent.left_out == 0 {
+        room = choose_older(input, covered..begin, room, &mut parts);
+    } else {
+        parts.left_out += recent.left_out + begin - covered;
+    }
+    choose_first(input, covered, room, &mut parts);
+    parts
+}
+
+/// Takes older messages that no summary covers, the newest first, as long as they fit whole. Returns the room left.
+fn choose_older(
+    input: &PromptInput<'_>,
+    older: std::ops::Range<usize>,
+    mut room: Size,
+    parts: &mut Parts,
+) -> Size {
+    let mut first = older.end;
+    while first > older.start && input.sizes.in_prompt(first - 1) <= room {
+        first -= 1;
+        room = room.minus(input.sizes.in_prompt(first));
+    }
+    parts.left_out += first - older.start;
+    let texts = input.history[first..older.end].iter().map(write_message);
+    parts.messages.splice(..0, texts);
+    room
+}
+
+/// On the middle level the first message stays verbatim although the summary covers it: it usually states the task.
+fn choose_first(input: &PromptInput<'_>, covered: usize, room: Size, parts: &mut Parts) {
+    let Some(message) = input.history.first() else { return };
+    if input.level != Level::Window || covered == 0 || parts.summary.is_empty() {
+        return;
+    }
+    let size = input.sizes.in_prompt(0).plus(Size::of(FIRST));
+    if size <= room && size <= Size::of_tokens(input.budget).divided_by(8) {
+        parts.first = Some(write_message(message));
+    }
+}
+
+/// Introduces the first message in the summary.
+const FIRST: &str = "The conversation began with:\n";
+
+fn write(parts: &Parts) -> String {
+    let mut out = HEADER.to_string();
+    if !parts.summary.is_empty() {
+        out.push_str(&heading(SUMMARY));
+        if let Some(first) = &parts.first {
+            out.push_str(FIRST);
+            out.push_str(first);
+            out.push_str(BLANK_LINE);
+        }
+        out.push_str(&parts.summary);
+    }
+    if !parts.messages.is_empty() {
+        out.push_str(&heading(RECENT));
+        out.push_str(&parts.messages.join(BLANK_LINE));
+    }
+    if !parts.current.is_empty() {
+        out.push_str(&heading(CURRENT));
+        out.push_str(&parts.current);
+    }
+    out
+}
+
+fn result(input: &PromptInput<'_>, prompt_text: String, parts: &Parts) -> PromptResult {
+    let estimated_tokens = Size::of(&prompt_text).tokens();
+    let conversation = input.sizes.content(0..input.history.len()).tokens();
+    let warning = if parts.current_is_cut {
+        let tokens = Size::of(input.current).tokens();
+        Some(SizeWarning::CurrentMessageCut { tokens, budget: input.budget })
+    } else if parts.left_out > 0 {
+        Some(SizeWarning::MessagesLeftOut { messages: parts.left_out })
+    } else if parts.messages_cut > 0 {
+        Some(SizeWarning::RecentMessagesCut { messages: parts.messages_cut })
+    } else {
+        SizeWarning::about(estimated_tokens, conversation, &input.limits)
+    };
+    let cut = parts.messages_cut + usize::from(parts.current_is_cut);
+    PromptResult {
+        prompt_text,
+        estimated_tokens,
+        was_compressed: !parts.summary.is_empty() || parts.left_out > 0 || cut > 0,
+        warning,
+        left_out: parts.left_out,
+        cut,
+    }
+}

@@ -1,0 +1,107 @@
+//! What a user should know about the size of a prompt or a conversation.
+
+use serde::{Deserialize, Serialize};
+
+use super::model_limits::ModelLimits;
+
+/// Why a prompt is not what the user might expect, or why its answer may be slow. Sizes are estimated tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum SizeWarning {
+    /// The new message is larger than a whole prompt.
+    #[error(
+        "the message has about {tokens} tokens, a prompt at most {budget}: its middle was left out; \
+         put the text into a file and name the file instead"
+    )]
+    CurrentMessageCut {
+        /// The size of the message.
+        tokens: usize,
+        /// The largest prompt.
+        budget: usize,
+    },
+    /// The newest messages of the history are together larger than a prompt.
+    #[error("{messages} of the newest messages are too large for the prompt: their middle was left out")]
+    RecentMessagesCut {
+        /// How many were cut.
+        messages: usize,
+    },
+    /// Some messages fit neither into the prompt nor into the summary.
+    #[error(
+        "{messages} of the oldest messages are neither in the prompt nor in its summary; \
+         state again what is still important, or clear the history"
+    )]
+    MessagesLeftOut {
+        /// How many are missing.
+        messages: usize,
+    },
+    /// The prompt is larger than the model's target.
+    #[error("the prompt has about {tokens} tokens; above {target} answers become slow")]
+    PromptLarge {
+        /// The size of the prompt.
+        tokens: usize,
+        /// The size that prompts should stay below.
+        target: usize,
+    },
+    /// The prompt is so large that the answer is slow.
+    #[error("the prompt has about {tokens} tokens; above {warning} answers take 30 seconds and more")]
+    PromptSlow {
+        /// The size of the prompt.
+        tokens: usize,
+        /// The size that it exceeds.
+        warning: usize,
+    },
+    /// The prompt is so large that a time-out is likely.
+    #[error(
+        "the prompt has about {tokens} tokens, more than the practical maximum of {maximum}: \
+         the model will probably time out; lower max_prompt_tokens"
+    )]
+    PromptTooLarge {
+        /// The size of the prompt.
+        tokens: usize,
+        /// The practical maximum of the model.
+        maximum: usize,
+    },
+    /// The prompt is fine, but the conversation has become long and most of it is only in the summary.
+    #[error(
+        "the conversation has about {tokens} tokens, and the model sees most of it only as a summary; \
+         a new conversation would be more exact"
+    )]
+    ConversationLong {
+        /// The size of all messages.
+        tokens: usize,
+    },
+}
+
+impl SizeWarning {
+    /// The warning about the size of a prompt, and of the conversation that it belongs to.
+    pub(super) fn about(prompt: usize, conversation: usize, limits: &ModelLimits) -> Option<Self> {
+        if prompt > limits.maximum {
+            Some(Self::PromptTooLarge { tokens: prompt, maximum: limits.maximum })
+        } else if prompt > limits.warning {
+            Some(Self::PromptSlow { tokens: prompt, warning: limits.warning })
+        } else if prompt > limits.target {
+            Some(Self::PromptLarge { tokens: prompt, target: limits.target })
+        } else if conversation > limits.maximum {
+            Some(Self::ConversationLong { tokens: conversation })
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_limit_that_is_exceeded_decides() {
+        let limits = ModelLimits::default();
+        let about = |prompt, conversation| SizeWarning::about(prompt, conversation, &limits);
+        assert_eq!(about(16_000, 60_000), None);
+        assert_eq!(about(16_000, 60_001), Some(SizeWarning::ConversationLong { tokens: 60_001 }));
+        assert_eq!(about(16_001, 0), Some(SizeWarning::PromptLarge { tokens: 16_001, target: 16_000 }));
+        assert_eq!(about(40_000, 0), Some(SizeWarning::PromptLarge { tokens: 40_000, target: 16_000 }));
+        assert_eq!(about(40_001, 0), Some(SizeWarning::PromptSlow { tokens: 40_001, warning: 40_000 }));
+        assert_eq!(about(60_001, 0), Some(SizeWarning::PromptTooLarge { tokens: 60_001, maximum: 60_000 }));
+    }
+}

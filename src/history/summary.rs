@@ -1,0 +1,308 @@
+//! Summaries: what stands for older messages in a prompt, who writes it, and how it is asked for.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::message::{Message, Role};
+use super::prompt_text::{BLANK_LINE, cut, escape};
+use super::tokens::Size;
+
+/// What stands for the oldest messages of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many of the oldest messages it stands for.
+    pub covers: usize,
+    /// The summary itself.
+    pub text: String,
+    /// The user's constraints, and paths, names and numbers, verbatim from the covered messages, the most important first.
+    pub pinned: Vec<String>,
+    /// The digest of the covered messages, see [`digest_of`]. It is the key in the [`SummaryCache`], and it shows whether
+    /// a stored summary belongs to the stored messages.
+    pub digest: String,
+    /// Where the text comes from.
+    pub made_by: SummarySource,
+    /// How many of the covered messages the text does not describe, because no model could summarise them.
+    #[serde(default)]
+    pub dropped: usize,
+}
+
+/// Where a summary comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SummarySource {
+    /// The model of this name wrote it.
+    Model(String),
+    /// No model could: the messages were dropped, and only the pinned facts remain.
+    Truncation,
+}
+
+impl Summary {
+    /// The summary as the one system message that replaces the covered messages.
+    pub fn as_message(&self) -> Message {
+        Message::new(Role::System, self.body())
+    }
+
+    /// The estimated tokens of the summary in a prompt.
+    pub fn estimated_tokens(&self) -> usize {
+        self.size().tokens()
+    }
+
+    /// How many of the oldest messages the text describes. The dropped ones follow them.
+    pub(super) fn described(&self) -> usize {
+        self.covers.saturating_sub(self.dropped)
+    }
+
+    /// The text without the note about dropped messages.
+    pub(super) fn description(&self) -> &str {
+        self.text.strip_suffix(&note(self.dropped)).unwrap_or(&self.text).trim_end()
+    }
+
+    /// The text and, below it, the pinned facts. Both come from messages or from a model, so both are escaped.
+    pub(super) fn body(&self) -> String {
+        body(&self.text, &self.pinned)
+    }
+
+    pub(super) fn size(&self) -> Size {
+        Size::of(&self.body())
+    }
+
+    /// The body, shortened to fit into `room`: the text is cut first, then the least important facts are left out.
+    /// Returns an empty text if nothing useful fits.
+    pub(super) fn body_within(&self, room: Size) -> String {
+        if self.size() <= room {
+            return self.body();
+        }
+        let mut pinned = self.pinned.as_slice();
+        while let Some((_, kept)) = pinned.split_last()
+            && Size::of(&body("", pinned)) > room.divided_by(2)
+        {
+            pinned = kept;
+        }
+        let facts = Size::of(&body("", pinned)).plus(Size::of(BLANK_LINE));
+        let mut aim = room.minus(facts);
+        loop {
+            let text = cut(&self.text, aim);
+            let whole = body(&text, pinned);
+            let size = Size::of(&whole);
+            if size <= room {
+                return whole;
+            }
+            if text.is_empty() {
+                return String::new();
+            }
+            aim = aim.minus(size.minus(room));
+        }
+    }
+}
+
+/// The end of a summary that stands for messages which no model summarised.
+pub(super) fn note(dropped: usize) -> String {
+    format!("[{dropped} messages were left out without a summary.]")
+}
+
+fn body(text: &str, pinned: &[String]) -> String {
+    let mut out = escape(text.trim()).into_owned();
+    if pinned.is_empty() {
+        return out;
+    }
+    if !out.is_empty() {
+        out.push_str(BLANK_LINE);
+    }
+    out.push_str(PINNED);
+    for fact in pinned {
+        out.push_str("\n- ");
+        out.push_str(&escape(fact));
+    }
+    out
+}
+
+/// Introduces the pinned facts.
+pub(super) const PINNED: &str = "Stated in these messages, word for word:";
+
+/// A digest of messages: SHA-256 over the role and the content of each, as hexadecimal text.
+pub fn digest_of(messages: &[Message]) -> String {
+    let mut hash = Sha256::new();
+    for message in messages {
+        // With its length before it, no content can imitate the end of a message.
+        hash.update(message.role.label());
+        hash.update((message.content.len() as u64).to_le_bytes());
+        hash.update(&message.content);
+    }
+    crate::hex::encode(hash.finalize())
+}
+
+/// What the summary model is asked. The caller sends `prompt` to `model` and hands the answer to
+/// [`super::GeminiHistoryManager::apply_summary`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SummaryRequest {
+    /// The whole prompt.
+    pub prompt: String,
+    /// The model to ask.
+    pub model: String,
+    /// How many of the oldest messages the summary will stand for.
+    pub covers: usize,
+    /// The digest of these messages.
+    pub digest: String,
+}
+
+/// The future that [`Summarizer::summarize`] returns.
+pub type SummaryFuture<'a> = Pin<Box<dyn Future<Output = Result<String, SummaryError>> + Send + 'a>>;
+
+/// Something that writes summaries: a model behind a CLI, or a test.
+pub trait Summarizer: Send + Sync {
+    /// Answers the request with the text of the summary.
+    fn summarize<'a>(&'a self, request: &'a SummaryRequest) -> SummaryFuture<'a>;
+}
+
+/// Why there is no new summary.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SummaryError {
+    /// The history was built without a summarizer.
+    #[error("no summarizer is configured")]
+    NoSummarizer,
+    /// Every message is recent.
+    #[error("the conversation has no messages old enough to summarise")]
+    NothingToSummarize,
+    /// The model did not answer in time.
+    #[error("the summary model did not answer within {seconds} s")]
+    Timeout {
+        /// How long the caller waited.
+        seconds: u64,
+    },
+    /// The model, or the CLI in front of it, failed.
+    #[error("the summary model failed: {reason}")]
+    Failed {
+        /// What it reported.
+        reason: String,
+    },
+    /// The answer has no text.
+    #[error("the summary model returned an empty summary")]
+    Empty,
+    /// The answer is not smaller than the messages.
+    #[error("the summary has about {summary} tokens, the messages it replaces only {replaced}")]
+    TooLarge {
+        /// Estimated tokens of the answer.
+        summary: usize,
+        /// Estimated tokens of what it should have replaced.
+        replaced: usize,
+    },
+    /// The messages are no longer those of the request.
+    #[error("the conversation changed while the summary was written")]
+    Stale,
+    /// Another summary covers at least as many messages.
+    #[error("a newer summary already covers these messages")]
+    Superseded,
+}
+
+impl SummaryError {
+    /// Whether the summary model is to blame, so that the circuit breaker counts the failure.
+    pub(super) fn is_failure_of_model(&self) -> bool {
+        match self {
+            Self::Timeout { .. } | Self::Failed { .. } | Self::Empty | Self::TooLarge { .. } => true,
+            Self::NoSummarizer | Self::NothingToSummarize | Self::Stale | Self::Superseded => false,
+        }
+    }
+}
+
+/// The last summaries by the digest of what they cover. A conversation that returns to an earlier state, by an undo or
+/// in a branch, gets its summary from here instead of from the model.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SummaryCache {
+    summaries: VecDeque<Summary>,
+}
+
+/// A summary has at most a few kilobytes.
+const CACHED: usize = 32;
+
+impl SummaryCache {
+    /// The summary of the messages with this digest.
+    pub fn get(&self, digest: &str) -> Option<&Summary> {
+        self.summaries.iter().find(|summary| summary.digest == digest)
+    }
+
+    /// Adds a summary that a model wrote, and forgets the oldest one if there are too many.
+    pub fn insert(&mut self, summary: Summary) {
+        self.summaries.retain(|other| other.digest != summary.digest);
+        self.summaries.push_back(summary);
+        while self.summaries.len() > CACHED {
+            self.summaries.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(text: &str, pinned: &[&str]) -> Summary {
+        Summary {
+            covers: 1,
+            text: text.to_string(),
+            pinned: pinned.iter().map(ToString::to_string).collect(),
+            digest: digest_of(&[]),
+            made_by: SummarySource::Model("m".to_string()),
+            dropped: 0,
+        }
+    }
+
+    #[test]
+    fn the_digest_depends_on_role_content_and_borders() {
+        let user = |text: &str| Message::new(Role::User, text);
+        let texts = [
+            vec![user("ab")],
+            vec![user("a"), user("b")],
+            vec![Message::new(Role::Assistant, "ab")],
+            vec![user("aUserb")],
+            vec![],
+        ];
+        let digests: std::collections::BTreeSet<_> = texts.iter().map(|one| digest_of(one)).collect();
+        assert_eq!(digests.len(), texts.len());
+        assert_eq!(digest_of(&texts[0]), digest_of(&[user("ab")]));
+    }
+
+    #[test]
+    fn the_body_lists_pinned_facts_below_the_text() {
+        let full = summary("They chose SQLite.\n", &["never push to main", "src/db.rs"]);
+        let body = "They chose SQLite.\n\nStated in these messages, word for word:\n- never push to main\n- src/db.rs";
+        assert_eq!(full.body(), body);
+        assert_eq!(full.as_message(), Message::new(Role::System, body));
+        assert_eq!(summary("text", &[]).body(), "text");
+    }
+
+    #[test]
+    fn a_body_with_little_room_keeps_the_most_important_fact() {
+        let long = "word ".repeat(400);
+        let full = summary(&long, &["never push to main", "src/db.rs", "SQLite", "port 8080"]);
+        let room = Size::of_tokens(40);
+        let short = full.body_within(room);
+        assert!(Size::of(&short) <= room, "{short}");
+        assert!(short.contains("never push to main"), "{short}");
+        assert_eq!(full.body_within(Size::of_tokens(1)), "");
+        assert_eq!(full.body_within(full.size()), full.body());
+    }
+
+    #[test]
+    fn the_cache_forgets_the_oldest_summary() {
+        let mut cache = SummaryCache::default();
+        for index in 0..CACHED + 1 {
+            cache.insert(Summary { digest: index.to_string(), ..summary("text", &[]) });
+        }
+        assert_eq!(cache.get("0"), None);
+        assert_eq!(cache.get("1").map(|found| found.digest.as_str()), Some("1"));
+        cache.insert(Summary { digest: "1".to_string(), ..summary("newer", &[]) });
+        assert_eq!(cache.get("1").map(|found| found.text.as_str()), Some("newer"));
+        assert_eq!(cache.summaries.len(), CACHED);
+    }
+
+    #[test]
+    fn a_stored_summary_keeps_its_fields() {
+        let stored = serde_json::to_value(summary("text", &["a"])).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(stored["made_by"], serde_json::json!({ "model": "m" }));
+        assert_eq!(serde_json::from_value::<Summary>(stored).ok(), Some(summary("text", &["a"])));
+    }
+}

@@ -1,0 +1,51 @@
+//! Tests of whole conversations. The files beside this directory test their own parts.
+
+mod compaction;
+mod failures;
+mod hostile;
+mod limits;
+mod prompts;
+mod properties;
+mod scenarios;
+
+use super::*;
+
+/// A text with exactly this many estimated tokens that says which one it is.
+fn text_of(name: &str, tokens: usize) -> String {
+    let text = format!("{name} {}", "lorem ipsum ".repeat(tokens / 3 + 1));
+    text[..tokens * 4].to_string()
+}
+
+/// A conversation of exchanges: the user's message has an eighth of the tokens, the answer the rest.
+fn exchanges(tokens: &[usize]) -> GeminiHistoryManager {
+    let mut history = GeminiHistoryManager::new(HistoryConfig::default());
+    for (index, tokens) in tokens.iter().enumerate() {
+        history.add_user(text_of(&format!("question {}", index + 1), tokens / 8));
+        history.add_assistant(text_of(&format!("answer {}", index + 1), tokens - tokens / 8));
+    }
+    history
+}
+
+/// Plans a compaction that must be due.
+fn plan(history: &mut GeminiHistoryManager) -> CompactionPlan {
+    history
+        .maybe_compress()
+        .unwrap_or_else(|| panic!("no compaction of {}", history.estimated_total_tokens()))
+}
+
+/// A summary that must be accepted.
+fn accept(history: &mut GeminiHistoryManager, plan: &CompactionPlan, text: &str) -> Summary {
+    match history.apply_summary(plan, Ok(text.to_string())) {
+        Applied::Accepted(summary) => summary,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The sections of a prompt: title and body.
+fn sections(prompt: &str) -> Vec<(String, String)> {
+    let parts = prompt.split("\n\n## ").skip(1);
+    parts
+        .filter_map(|part| part.split_once('\n'))
+        .map(|(title, body)| (title.to_string(), body.to_string()))
+        .collect()
+}

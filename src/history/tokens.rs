@@ -1,0 +1,102 @@
+//! Estimates how many tokens a text has, without the tokenizer of any model.
+//!
+//! An ASCII character counts as a quarter of a token and any other character as one and a half: tokenizers need one to
+//! three tokens for most Chinese characters and emoji. `docs/internals/conversation-history.md` compares the
+//! estimates with real tokenizers.
+
+/// The size of a text in quarters of a token. Sizes of parts add up exactly to the size of the whole.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Size(u64);
+
+/// An ASCII character, in quarters of a token.
+const ASCII: u64 = 1;
+/// Any other character, in quarters of a token.
+const OTHER: u64 = 6;
+
+impl Size {
+    pub(super) fn of(text: &str) -> Self {
+        // Every character has exactly one byte that is not a continuation byte (0b10xx_xxxx).
+        let ascii = text.bytes().filter(u8::is_ascii).count() as u64;
+        let other = text.bytes().filter(|byte| *byte >= 0xC0).count() as u64;
+        Self(ascii * ASCII + other * OTHER)
+    }
+
+    pub(super) fn of_char(character: char) -> Self {
+        Self(if character.is_ascii() { ASCII } else { OTHER })
+    }
+
+    pub(super) fn of_tokens(tokens: usize) -> Self {
+        Self((tokens as u64).saturating_mul(4))
+    }
+
+    /// Whole tokens, rounded up: a text that is not empty has at least one.
+    pub(super) fn tokens(self) -> usize {
+        usize::try_from(self.0.div_ceil(4)).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, or zero if `other` is larger.
+    pub(super) fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    pub(super) fn divided_by(self, parts: usize) -> Self {
+        Self(self.0 / (parts.max(1) as u64))
+    }
+}
+
+impl std::iter::Sum for Size {
+    fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
+        sizes.fold(Self::default(), Self::plus)
+    }
+}
+
+/// Estimates the number of tokens of a text: its ASCII characters divided by four, plus one and a half for every other
+/// character, rounded up.
+pub fn estimate_tokens(text: &str) -> usize {
+    Size::of(text).tokens()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ascii_characters_are_quarters_and_others_one_and_a_half() {
+        for (text, tokens) in [
+            ("", 0),
+            ("a", 1),
+            ("abcd", 1),
+            ("abcde", 2),
+            ("What's 2+2?", 3),
+            ("你好", 3),
+            ("你好吗", 5),
+            ("é", 2),
+            ("🦀", 2),
+            ("🦀🦀", 3),
+            ("\n\n\n\n", 1),
+            ("ab你", 2),
+        ] {
+            assert_eq!(estimate_tokens(text), tokens, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_mebibyte_is_a_quarter_of_it_in_tokens() {
+        assert_eq!(estimate_tokens(&"x".repeat(1 << 20)), 1 << 18);
+    }
+
+    proptest::proptest! {
+        /// The size of a text equals the sum of the sizes of its characters, so that running totals stay exact.
+        #[test]
+        fn sizes_add_up(left in ".{0,60}", right in "[a-z你🦀\\n]{0,60}") {
+            let whole = Size::of(&format!("{left}{right}"));
+            proptest::prop_assert_eq!(whole, Size::of(&left).plus(Size::of(&right)));
+            let characters: Size = left.chars().chain(right.chars()).map(Size::of_char).sum();
+            proptest::prop_assert_eq!(whole, characters);
+        }
+    }
+}
