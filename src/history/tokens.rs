@@ -89,6 +89,28 @@ mod tests {
         assert_eq!(estimate_tokens(&"x".repeat(1 << 20)), 1 << 18);
     }
 
+    /// Counts of `scripts/token-estimates` for a short conversation of prose, JSON and code: Gemini, GPT, Claude. The
+    /// estimate of each text alone is less exact: prose is overestimated, and JSON and code are underestimated.
+    #[test]
+    fn the_estimate_of_a_mixed_conversation_is_near_real_counts() {
+        let prose = "The supervisor reads the request, resolves the file through links and scripts, and asks the policy \
+                     for a verdict. A denial is a value and never an error, so an agent that is refused learns the \
+                     reason and can continue with something else. When the run ends, nothing of it is left on the \
+                     machine except the branch with its commits and a transcript that anyone can verify.";
+        let json = r#"{"name": "guard", "version": "0.1.0", "limits": {"hard_limit": 1000000, "safe_limit": 900000, "target": 16000}, "models": ["gemini-2.5-pro", "gemini-2.5-flash"], "tested": true}"#;
+        let rust = "pub fn estimate_tokens(text: &str) -> usize {\n    let ascii = text.bytes().filter(u8::is_ascii).count();\n    \
+                    let other = text.chars().count() - ascii;\n    (ascii + other * 6).div_ceil(4)\n}\n";
+        let estimate = estimate_tokens(prose) + estimate_tokens(json) + estimate_tokens(rust);
+        for counted in [75 + 82 + 67, 75 + 70 + 57, 76 + 68 + 64] {
+            assert!(estimate * 100 > counted * 80 && estimate * 100 < counted * 120, "{estimate}, {counted}");
+        }
+        let chinese =
+            "版本控制系统记录文件的每一次修改。开发者先创建一个分支，在分支上完成工作，然后请同事审查代码。";
+        for counted in [25, 31, 35] {
+            assert!(estimate_tokens(chinese) > counted, "the estimate of Chinese is on the safe side");
+        }
+    }
+
     proptest::proptest! {
         /// The size of a text equals the sum of the sizes of its characters, so that running totals stay exact.
         #[test]
