@@ -131,6 +131,39 @@ fn the_last_eight_messages_stay_verbatim_when_older_ones_do_not_fit() {
     assert_eq!(prompt.warning, Some(SizeWarning::MessagesLeftOut { messages: 10 }));
 }
 
+/// New messages of 40,000 tokens are cut, so that the summary and the user's constraints keep their share of the prompt.
+#[test]
+fn the_summary_keeps_its_share_when_the_recent_messages_are_too_large() {
+    let mut history = GeminiHistoryManager::new(HistoryConfig::default());
+    history.add_user("Never push to main.");
+    history.add_assistant("Understood.");
+    for turn in 0..12 {
+        history.add_user(format!("turn {turn}"));
+        history.add_assistant(text_of("answer", 900));
+    }
+    let plan = plan(&mut history);
+    accept(&mut history, &plan, "They wrote a queue.");
+    for turn in 0..4 {
+        history.add_user(text_of(&format!("huge question {turn}"), 5_000));
+        history.add_assistant(text_of(&format!("huge answer {turn}"), 5_000));
+    }
+    let prompt = history.build_prompt("next");
+    assert!(
+        prompt.estimated_tokens <= 16_000 && prompt.cut == 8,
+        "{} {}",
+        prompt.estimated_tokens,
+        prompt.cut
+    );
+    assert!(
+        prompt.prompt_text.contains("They wrote a queue.")
+            && prompt.prompt_text.contains("- Never push to main.")
+    );
+    assert!(
+        prompt.prompt_text.contains("User: huge question 0 ")
+            && prompt.prompt_text.contains("Assistant: huge answer 3 ")
+    );
+}
+
 #[test]
 fn prompts_have_no_timestamps_and_no_frames() {
     let prompt = conversation(6).build_prompt("next").prompt_text;
