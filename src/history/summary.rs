@@ -70,8 +70,8 @@ impl Summary {
         Size::of(&self.body())
     }
 
-    /// The body, shortened to fit into `room`: the text is cut first, then the least important facts are left out.
-    /// Returns an empty text if nothing useful fits.
+    /// The body, shortened to fit into `room`: the most important facts get at most half of it, and the text is cut to
+    /// the rest. Returns an empty text if nothing useful fits.
     pub(super) fn body_within(&self, room: Size) -> String {
         if self.size() <= room {
             return self.body();
@@ -278,10 +278,11 @@ mod tests {
     fn a_body_with_little_room_keeps_the_most_important_fact() {
         let long = "word ".repeat(400);
         let full = summary(&long, &["never push to main", "src/db.rs", "SQLite", "port 8080"]);
-        let room = Size::of_tokens(40);
+        let room = Size::of_tokens(32);
         let short = full.body_within(room);
         assert!(Size::of(&short) <= room, "{short}");
-        assert!(short.contains("never push to main"), "{short}");
+        assert!(short.ends_with("\n- never push to main"), "the facts get half of the room: {short}");
+        assert!(short.starts_with("word") && short.contains("characters left out"), "{short}");
         assert_eq!(full.body_within(Size::of_tokens(1)), "");
         assert_eq!(full.body_within(full.size()), full.body());
     }
