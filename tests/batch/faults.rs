@@ -9,14 +9,25 @@ use super::command_line::{poll_to_the_end, result, submit};
 use crate::support::UserShell;
 use crate::workspace::shim_load::Mounted;
 
-fn start_worker(user: &UserShell, clock_offset: &str) -> Child {
-    user.command("guard")
+/// A worker that is killed when the test ends, however it ends.
+struct Worker(Child);
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start_worker(user: &UserShell, clock_offset: &str) -> Worker {
+    let worker = user
+        .command("guard")
         .args(["worker", "--concurrency", "2"])
         .env("LD_PRELOAD", user.home().join("clock.so"))
         .env("CLOCK_OFFSET_S", clock_offset)
         .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+        .spawn();
+    Worker(worker.unwrap())
 }
 
 /// guard refuses a submission that finds no room on the disk, and queues nothing of it. A worker that finds no room goes
@@ -24,29 +35,28 @@ fn start_worker(user: &UserShell, clock_offset: &str) -> Child {
 #[test]
 fn a_full_disk_loses_no_task() {
     let user = UserShell::new("batch-disk");
-    let Some(disk) = Mounted::new(user.home().join(".local/state"), "24m") else { return };
-    let tasks: Vec<Value> = (0..500)
-        .map(|n| json!({"task_id": format!("t{n}"), "type": "echo", "parameters": {"text": "x".repeat(2000), "n": n}}))
+    let Some(disk) = Mounted::new(user.home().join(".local/state"), "32m") else { return };
+    let tasks: Vec<Value> = (0..3000)
+        .map(|n| json!({"task_id": format!("t{n}"), "type": "echo", "parameters": {"text": "x".repeat(1000), "n": n}}))
         .collect();
     let tasks = json!(tasks).to_string();
     let first = submit(&user, &tasks, "--no-worker");
+    let mut worker = Worker(user.command("guard").arg("worker").stderr(Stdio::null()).spawn().unwrap());
+    std::thread::sleep(Duration::from_millis(300));
     disk.fill(0);
-    let printed = user.sees_with_code("guard batch submit --no-worker ~/tasks.json", 2, &["cannot use the queue", "and its disk"]);
-    assert!(!printed.contains("panicked"), "{printed}");
-    // A poll needs no room: it reads.
-    user.sees(
-        &format!("guard batch poll {} --summary", first["response_id"].as_str().unwrap()),
-        &["pending"],
+    let printed = user.sees_with_code(
+        "guard batch submit --no-worker ~/tasks.json",
+        2,
+        &["cannot use the queue", "its disk"],
     );
-    let mut worker = user.command("guard").arg("worker").stderr(Stdio::null()).spawn().unwrap();
+    assert!(!printed.contains("panicked"), "{printed}");
     std::thread::sleep(Duration::from_secs(2));
-    assert!(worker.try_wait().unwrap().is_none(), "the worker ended because of the full disk");
+    assert!(worker.0.try_wait().unwrap().is_none(), "the worker ended because of the full disk");
     disk.free();
     let last = poll_to_the_end(&user, &first);
-    assert_eq!(last["counts"]["completed"], 500, "{}", last["counts"]);
-    assert_eq!(result(&last, "t499")["output"]["n"], 499);
-    worker.kill().unwrap();
-    worker.wait().unwrap();
+    assert_eq!(last["counts"]["completed"], 3000, "{}", last["counts"]);
+    assert_eq!(result(&last, "t2999")["output"]["n"], 2999);
+    drop(worker);
     let list: Value = serde_json::from_str(&user.types("guard batch list --json")).unwrap();
     assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
 }
@@ -73,11 +83,6 @@ fn build_clock_library(user: &UserShell) {
     assert!(compiler.arg(user.home().join("clock.c")).status().unwrap().success());
 }
 
-fn kill(mut worker: Child) {
-    worker.kill().unwrap();
-    worker.wait().unwrap();
-}
-
 /// Workers whose wall clocks are a day ahead and a day behind share a queue: neither takes a running task away from the
 /// other, and each task runs once.
 #[test]
@@ -93,8 +98,7 @@ fn a_clock_that_jumps_takes_no_task_away() {
     std::thread::sleep(Duration::from_secs(1));
     let ahead = start_worker(&user, "86400");
     let last = poll_to_the_end(&user, &first);
-    kill(ahead);
-    kill(behind);
+    drop((ahead, behind));
     for task in ["slow", "other"] {
         let result = result(&last, task);
         assert_eq!((&result["status"], &result["attempts"]), (&json!("completed"), &json!(1)), "{result}");
