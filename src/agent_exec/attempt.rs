@@ -167,6 +167,8 @@ fn start(executor: &Executor, request: &ExecRequest, prepared: &Prepared) -> Res
         argv.extend(invocation.arguments);
         environment.extend(invocation.environment);
         input = invocation.input;
+    } else if !request.prompt.is_empty() {
+        input = Some(request.prompt.clone());
     }
     // Variables of the request come last, so that they override the others.
     environment.extend(request.environment.clone());

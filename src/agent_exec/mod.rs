@@ -145,13 +145,24 @@ impl Executor {
         result
     }
 
+    /// The stored sessions of an agent.
+    fn store(&self, agent: &str) -> Store {
+        Store { directory: self.sessions.join(agent) }
+    }
+
     fn prepare(&self, request: &ExecRequest, cancel: &Cancel) -> Result<Prepared, Failure> {
         request.check()?;
         if cancel.is_set() {
             return Err(Failure::new(ErrorKind::Cancelled, "the request was cancelled before it started"));
         }
         let Some(adapter) = request.adapter()? else {
-            return Ok(Prepared { program: request.command.clone(), ..Prepared::default() });
+            let session = match &request.session_id {
+                Some(id) if request.fresh_agent => {
+                    Some(self.store("generic").open_or_create(id, &request.cd)?)
+                }
+                _ => None,
+            };
+            return Ok(Prepared { program: request.command.clone(), session, ..Prepared::default() });
         };
         let adapter = adapter
             .configured_by_user()
@@ -162,8 +173,10 @@ impl Executor {
         }
         let notes = check_version(&adapter, &program)
             .map_err(|problem| Failure::new(ErrorKind::ConfigError, problem.to_string()))?;
-        let store = Store { directory: self.sessions.join(&adapter.name) };
+        let store = self.store(&adapter.name);
         let (session, resumes) = match (&request.session_id, adapter.has_sessions()) {
+            (Some(id), _) if request.fresh_agent => (Some(store.open_or_create(id, &request.cd)?), false),
+            (None, _) if request.fresh_agent => (None, false),
             (Some(id), true) => (Some(store.resume(id, &request.cd)?), true),
             (Some(id), false) => {
                 let message = format!("cannot continue the session {id}: {} has no sessions", adapter.name);
@@ -191,7 +204,7 @@ impl Executor {
             prompt: request.prompt.clone(),
             model: request.model.clone(),
             yolo: request.yolo,
-            session: agents_id.map(|id| (id, resumes)),
+            session: agents_id.filter(|_| adapter.has_sessions()).map(|id| (id, resumes)),
             format: request.output_format,
         };
         Ok(Prepared { adapter: Some(adapter), program, spec, session, resumes, notes })

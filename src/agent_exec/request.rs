@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::result::Failure;
 use crate::agent::{self, Adapter, OutputFormat};
 use crate::outcome::ErrorKind;
 
 /// Which files the agent may write.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sandbox {
     /// The agent may write no files. It works in `cd` itself, under the policy `readonly`.
@@ -35,8 +36,9 @@ pub struct ExecRequest {
     /// Without a prompt: the command to run, with its arguments. With a prompt: the agent's program, if it is not on PATH.
     #[serde(default)]
     pub command: Vec<String>,
-    /// The agent: `gemini`, `claude`, `codex`, `agy`, or `generic` for a command without a prompt. Default: with a prompt,
-    /// the agent whose program `command` names, or else `gemini`; without a prompt, `generic`.
+    /// The agent: `gemini`, `claude`, `codex`, `agy`, or `generic` for any other command, which gets the prompt, if there is
+    /// one, on its standard input. Default: with a prompt, the agent whose program `command` names, or else `gemini`; without
+    /// a prompt, `generic`.
     #[serde(default)]
     pub agent: Option<String>,
     /// The working directory, as an absolute path.
@@ -53,6 +55,10 @@ pub struct ExecRequest {
     /// The session to continue: `SESSION_ID` of an earlier result.
     #[serde(default, alias = "SESSION_ID")]
     pub session_id: Option<String>,
+    /// Whether the agent starts without what it remembers of the session, so that the prompt must say everything it needs to
+    /// know. The session's worktree stays. A session that does not exist yet is created, for every agent.
+    #[serde(default)]
+    pub fresh_agent: bool,
     /// The model to use. Default: the agent's default model.
     #[serde(default)]
     pub model: Option<String>,
@@ -194,6 +200,7 @@ impl ExecRequest {
             policy: None,
             yolo: true,
             session_id: None,
+            fresh_agent: false,
             model: None,
             output_format: OutputFormat::default(),
             timeout: idle(),
@@ -251,7 +258,7 @@ impl ExecRequest {
         Ok(())
     }
 
-    /// Returns the adapter of the agent to run; `None` for a command without a prompt.
+    /// The adapter of the agent to run; `None` for a plain command.
     pub(super) fn adapter(&self) -> Result<Option<Adapter>, Failure> {
         let bad = |message: String| Err(Failure::new(ErrorKind::InvalidInput, message));
         let adapter = match (self.agent.as_deref(), self.command.first()) {
@@ -269,19 +276,14 @@ impl ExecRequest {
                 Some(adapter) => Some(adapter),
                 None => {
                     return bad(format!(
-                        "{program} is not the program of a known agent; set `agent` to one of {}, or leave \
-                         the prompt out to run it as a plain command",
+                        "{program} is not the program of a known agent; set `agent` to one of {}, where \
+                         `generic` gets the prompt on its standard input",
                         known()
                     ));
                 }
             },
         };
-        let Some(adapter) = adapter else {
-            if !self.prompt.is_empty() {
-                return bad("the agent `generic` takes no prompt; set `agent` to another agent".to_string());
-            }
-            return Ok(None);
-        };
+        let Some(adapter) = adapter else { return Ok(None) };
         if self.prompt.trim().is_empty() {
             return bad("the prompt is empty".to_string());
         }

@@ -64,7 +64,18 @@ fn failed(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
 impl Store {
     /// Creates a session that belongs to the directory `cd`.
     pub(super) fn create(&self, cd: &Path) -> Result<Session, Failure> {
-        let id = uuid::Uuid::now_v7().to_string();
+        self.create_with_id(uuid::Uuid::now_v7().to_string(), cd)
+    }
+
+    /// Opens the session with this id, or creates it. The caller has chosen the id.
+    pub(super) fn open_or_create(&self, id: &str, cd: &Path) -> Result<Session, Failure> {
+        if is_id(id) && !self.directory.join(id).join(RECORD).exists() {
+            return self.create_with_id(id.to_string(), cd);
+        }
+        self.resume(id, cd)
+    }
+
+    fn create_with_id(&self, id: String, cd: &Path) -> Result<Session, Failure> {
         let record = Record { folder: canonical(cd), ..Record::default() };
         let directory = self.directory.join(&id);
         DirBuilder::new()
@@ -85,8 +96,7 @@ impl Store {
                 format!("the session {id:?} {why}; start a new session and repeat the context in its prompt"),
             )
         };
-        // The id becomes part of a path, so only the exact form that guard writes is accepted.
-        if uuid::Uuid::parse_str(id).map(|uuid| uuid.to_string()).as_deref() != Ok(id) {
+        if !is_id(id) {
             return Err(lost("has an invalid id"));
         }
         let directory = self.directory.join(id);
@@ -106,6 +116,12 @@ impl Store {
 }
 
 const RECORD: &str = "session.json";
+
+/// Whether a text is an id of a session. The id becomes part of a path and of command lines, so only the exact form that
+/// guard writes is accepted.
+fn is_id(text: &str) -> bool {
+    uuid::Uuid::parse_str(text).map(|uuid| uuid.to_string()).as_deref() == Ok(text)
+}
 
 fn canonical(directory: &Path) -> PathBuf {
     directory.canonicalize().unwrap_or_else(|_| directory.to_path_buf())
@@ -145,7 +161,7 @@ impl Session {
     /// Stores the id by which the agent knows the session. The agent printed this id, and it becomes an argument of the
     /// next command line, so only a plain UUID is accepted.
     pub(super) fn set_agents_id(&mut self, id: &str) {
-        if uuid::Uuid::parse_str(id).map(|uuid| uuid.to_string()).as_deref() == Ok(id) {
+        if is_id(id) {
             self.record.agents_id = Some(id.to_string());
         }
     }

@@ -90,11 +90,6 @@ fn bad_requests() {
         (json!({ "prompt": "x", "cd": environment.directory, "agent": "nobody" }), 2, "invalid_input"),
         (json!({ "prompt": "x", "cd": environment.directory, "timeout": 0 }), 2, "invalid_input"),
         (json!({ "prompt": "x", "cd": environment.directory, "command": ["bash"] }), 2, "invalid_input"),
-        (
-            json!({ "prompt": "x", "cd": environment.directory, "command": ["gemini"], "agent": "generic" }),
-            2,
-            "invalid_input",
-        ),
         (json!({ "cd": environment.directory, "agent": "generic" }), 2, "invalid_input"),
         (
             json!({ "cd": environment.directory, "command": ["gemini"], "agent": "gemini" }),
