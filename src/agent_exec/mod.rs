@@ -115,7 +115,7 @@ impl Executor {
         let (outcome, why_not) = loop {
             let outcome = attempt::run(self, request, &mut prepared, cancel, &mut report);
             prepared.record_attempt(&outcome);
-            let next = retry::next(&outcome, attempts.len() as u32, request.max_retries);
+            let next = retry::next(&outcome, attempts.len() as u32, request);
             attempts.push(outcome.attempt());
             match next {
                 Next::Again(_) if cancel.is_set() => break (outcome, None),

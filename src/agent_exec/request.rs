@@ -75,6 +75,9 @@ pub struct ExecRequest {
     /// How often guard retries after an error that may be temporary. At most 10.
     #[serde(default = "one")]
     pub max_retries: u32,
+    /// Whether guard also retries after a time limit was reached.
+    #[serde(default = "yes")]
+    pub retry_timeouts: bool,
     /// In a git repository: work in `cd` itself instead of a separate worktree. The agent cannot commit then.
     #[serde(default)]
     pub in_place: bool,
@@ -206,6 +209,7 @@ impl ExecRequest {
             timeout: idle(),
             max_duration: total(),
             max_retries: one(),
+            retry_timeouts: true,
             in_place: false,
             here: false,
             read: Vec::new(),

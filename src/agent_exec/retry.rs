@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::ExecRequest;
 use super::attempt::AttemptOutcome;
 use crate::agent::Wait;
 use crate::outcome::{ErrorDetail, ErrorKind};
@@ -25,8 +26,11 @@ pub(super) enum Next {
 }
 
 /// Decides whether to retry after an attempt. `retries` is the number of retries already made.
-pub(super) fn next(outcome: &AttemptOutcome, retries: u32, max_retries: u32) -> Next {
-    if !outcome.error_kind().is_some_and(may_be_temporary) || retries >= max_retries {
+pub(super) fn next(outcome: &AttemptOutcome, retries: u32, request: &ExecRequest) -> Next {
+    let is_timeout = matches!(outcome.error_kind(), Some(ErrorKind::IdleTimeout | ErrorKind::Timeout));
+    let may_retry =
+        outcome.error_kind().is_some_and(may_be_temporary) && (request.retry_timeouts || !is_timeout);
+    if !may_retry || retries >= request.max_retries {
         return Next::Stop(None);
     }
     // A second attempt could undo or repeat the changes of the first.
@@ -94,6 +98,20 @@ mod tests {
         let error = Some((kind, "words".to_string()));
         let conclusion = Some(Conclusion { error, wait, ..Conclusion::default() });
         AttemptOutcome { result, conclusion, messages: Vec::new(), stderr: String::new(), notes: Vec::new() }
+    }
+
+    /// Decides with this maximum number of retries.
+    fn next(outcome: &AttemptOutcome, retries: u32, max_retries: u32) -> Next {
+        super::next(outcome, retries, &ExecRequest { max_retries, ..ExecRequest::new("", "/") })
+    }
+
+    #[test]
+    fn a_caller_that_shortens_its_prompt_gets_no_retry_of_the_long_one() {
+        let request = ExecRequest { retry_timeouts: false, ..ExecRequest::new("", "/") };
+        for kind in [ErrorKind::IdleTimeout, ErrorKind::Timeout] {
+            assert_eq!(super::next(&outcome(kind, None), 0, &request), Next::Stop(None), "{kind}");
+        }
+        assert_eq!(super::next(&outcome(ErrorKind::UpstreamError, None), 0, &request), again(500));
     }
 
     fn again(milliseconds: u64) -> Next {
