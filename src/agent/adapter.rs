@@ -63,6 +63,8 @@ pub struct Adapter {
     pub presets: Vec<String>,
     /// The model to use when the request names none.
     pub model: Option<String>,
+    /// The model that summarises long conversations: a cheap and fast one. Without it, the CLI's default.
+    pub summary_model: Option<String>,
     /// Model aliases: the name used in a request → the name that the CLI expects.
     #[serde(default)]
     pub models: BTreeMap<String, String>,
