@@ -236,9 +236,17 @@ impl TaskTree {
 
     /// Returns the commit that a revision (a branch, a tag, an id) names; `None` if there is no such commit.
     pub fn commit_named(&self, name: &str) -> Result<Option<String>, WorkspaceError> {
-        let revision = format!("{name}^{{commit}}");
+        self.object_named(&format!("{name}^{{commit}}"))
+    }
+
+    /// The tree of the commit that a revision names; `None` if there is no such commit.
+    pub fn tree_named(&self, name: &str) -> Result<Option<String>, WorkspaceError> {
+        self.object_named(&format!("{name}^{{tree}}"))
+    }
+
+    fn object_named(&self, revision: &str) -> Result<Option<String>, WorkspaceError> {
         let answer =
-            self.git("rev-parse")?.args(["--verify", "--quiet", "--end-of-options", &revision]).output()?;
+            self.git("rev-parse")?.args(["--verify", "--quiet", "--end-of-options", revision]).output()?;
         let id = line(&answer.output);
         Ok((answer.status.success() && is_id(&id, &self.object_format)).then_some(id))
     }
@@ -483,6 +491,15 @@ impl TaskTree {
         let id = line(&commit.input(format!("{}: kept\n", self.mark).into_bytes()).run()?);
         self.git("update-ref")?.args(["-m", &self.mark, &kept, &id]).run()?;
         Ok(kept)
+    }
+
+    /// Deletes `refs/guard/NAME`, which [`Self::save`] has made. A ref that does not exist is no error.
+    pub fn forget(&self, name: &str) -> Result<(), WorkspaceError> {
+        let kept = format!("refs/guard/{name}");
+        if self.commit_named(&kept)?.is_some() {
+            self.git("update-ref")?.args(["-m", &self.mark, "-d", &kept]).run()?;
+        }
+        Ok(())
     }
 
     /// Resets the worktree and its index to the branch, and deletes untracked files. The caller must save
