@@ -1,0 +1,241 @@
+//! Summarises the older messages of a conversation: in a thread after a turn, or while a caller waits.
+//!
+//! The summary is a read-only run of the same CLI with a cheap model. Turns never wait for the thread: a turn that begins
+//! before the summary is there uses the newest messages. Dropping the conversation ends the thread and its run.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::record::Settings;
+use super::store::Conversation;
+use super::{ConversationError, at, context, summary_files};
+use crate::agent;
+use crate::agent_exec::{Cancel, ExecRequest, Executor, Sandbox};
+use crate::history::{Applied, CircuitBreaker, CompactionPlan, GeminiHistoryManager, Summary, SummaryError};
+use crate::outcome::ErrorKind;
+
+/// How long a summary in the background may take.
+const BACKGROUND_LIMIT: Duration = Duration::from_secs(60);
+/// How often a waiting caller looks whether it was cancelled.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// What a compaction did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Compacted {
+    /// How many of the oldest messages the summary stands for.
+    pub covers: usize,
+    /// The estimated tokens of these messages.
+    pub replaced_tokens: usize,
+    /// The estimated tokens of the summary.
+    pub summary_tokens: usize,
+    /// The model that wrote the summary, or `truncation` if no model could.
+    pub made_by: String,
+    /// Why the messages were dropped instead of summarised.
+    pub warning: Option<String>,
+}
+
+/// A compaction in the background.
+#[derive(Debug)]
+pub(super) struct RunningCompaction {
+    cancel: Cancel,
+    has_ended: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RunningCompaction {
+    fn has_ended(&self) -> bool {
+        *self.has_ended.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the compaction has ended, at most for `limit` and until `cancel` is set.
+    fn wait(&self, limit: Duration, cancel: &Cancel) {
+        let deadline = Instant::now() + limit;
+        let mut ended = self.has_ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended && Instant::now() < deadline && !cancel.is_set() {
+            ended = self.has_ended.1.wait_timeout(ended, PERIOD).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for RunningCompaction {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            self.cancel.set();
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Everything that a compaction needs, so that it can run in a thread of its own.
+struct Job {
+    directory: PathBuf,
+    settings: Settings,
+    history: GeminiHistoryManager,
+    plan: CompactionPlan,
+    executor: Executor,
+}
+
+impl Job {
+    /// Asks the model, and stores the summary.
+    fn run(mut self, cancel: &Cancel, limit: Duration) -> Result<Compacted, ConversationError> {
+        let answer = self.ask(cancel, limit);
+        if cancel.is_set() {
+            return Err(ConversationError::Summary("it was cancelled".to_string()));
+        }
+        let (plan, failed) = (self.plan.clone(), answer.as_ref().err().map(ToString::to_string));
+        let applied = self.history.apply_summary(&plan, answer);
+        self.save_breaker(self.history.breaker())?;
+        match applied {
+            Applied::Accepted(summary) => self.save(&summary, None),
+            Applied::Truncated(summary) => {
+                let why = failed.unwrap_or_else(|| "the model failed again".to_string());
+                self.save(&summary, Some(truncation_warning(&self.settings.id, &why)))
+            }
+            Applied::Rejected(error) => {
+                tracing::warn!(conversation = %self.settings.id, %error, "no summary of the older messages");
+                Err(ConversationError::Summary(error.to_string()))
+            }
+        }
+    }
+
+    fn save(&self, summary: &Summary, warning: Option<String>) -> Result<Compacted, ConversationError> {
+        at("write", &self.directory, summary_files::save(&self.directory, summary))?;
+        let replaced = &self.history.messages()[..summary.covers];
+        Ok(Compacted {
+            covers: summary.covers,
+            replaced_tokens: replaced.iter().map(|one| crate::history::estimate_tokens(&one.content)).sum(),
+            summary_tokens: summary.estimated_tokens(),
+            made_by: context::made_by(&summary.made_by),
+            warning,
+        })
+    }
+
+    fn save_breaker(&self, breaker: &CircuitBreaker) -> Result<(), ConversationError> {
+        at("write", &self.directory, summary_files::save_breaker(&self.directory, breaker))
+    }
+
+    /// Runs the agent's CLI with the cheap model and without the right to write anything.
+    fn ask(&self, cancel: &Cancel, limit: Duration) -> Result<String, SummaryError> {
+        let seconds = limit.as_secs().max(1);
+        let request = ExecRequest {
+            command: self.settings.command.clone(),
+            agent: Some(self.settings.agent.clone()),
+            sandbox: Sandbox::ReadOnly,
+            fresh_agent: true,
+            model: agent::named(&self.settings.agent).and_then(|adapter| adapter.summary_model),
+            timeout: seconds,
+            max_duration: seconds,
+            max_retries: 0,
+            ..ExecRequest::new(self.plan.request.prompt.clone(), self.settings.cd.clone())
+        };
+        let result = self.executor.execute(&request, cancel, &mut |_| {});
+        match result.run.error_kind {
+            None => Ok(result.run.result),
+            Some(ErrorKind::IdleTimeout | ErrorKind::Timeout) => Err(SummaryError::Timeout { seconds }),
+            Some(kind) => {
+                let reason = format!("{kind}: {}", result.run.error.unwrap_or_default());
+                Err(SummaryError::Failed { reason })
+            }
+        }
+    }
+}
+
+fn truncation_warning(id: &str, why: &str) -> String {
+    tracing::warn!(conversation = id, why, "older messages are dropped instead of summarised");
+    format!("older messages are no longer part of the prompt, because no summary could be made: {why}")
+}
+
+impl Conversation {
+    /// What a compaction would do now. A model that keeps failing is not asked: the messages are dropped at once.
+    fn job(&self, executor: &Executor) -> Result<Result<Job, Compacted>, ConversationError> {
+        let mut history = self.history();
+        let before = history.summary().cloned();
+        let job = |history, plan| Job {
+            directory: self.directory.clone(),
+            settings: self.record.settings.clone(),
+            history,
+            plan,
+            executor: executor.clone(),
+        };
+        let planned = history.plan_compaction();
+        let Some(plan) = history.maybe_compress() else {
+            return match (history.summary().cloned(), planned) {
+                (Some(summary), Some(plan)) if Some(&summary) != before.as_ref() => {
+                    let warning = truncation_warning(self.id(), "the summary model has failed repeatedly");
+                    job(history, plan).save(&summary, Some(warning)).map(Err)
+                }
+                _ => Err(ConversationError::Nothing(
+                    "there is nothing to summarise: the conversation is short enough",
+                )),
+            };
+        };
+        Ok(Ok(job(history, plan)))
+    }
+
+    /// Starts a compaction in the background if the conversation needs one, and none is running.
+    pub(super) fn start_compaction(&mut self, executor: &Executor) {
+        if self.compaction.as_ref().is_some_and(|running| !running.has_ended()) {
+            return;
+        }
+        self.compaction = None;
+        let Ok(Ok(job)) = self.job(executor) else { return };
+        let (cancel, has_ended) = (Cancel::default(), Arc::new((Mutex::new(false), Condvar::new())));
+        let (of_thread, ended) = (cancel.clone(), has_ended.clone());
+        let work = move || {
+            // A failure is logged; the next turn works without a summary.
+            let _ = job.run(&of_thread, BACKGROUND_LIMIT);
+            *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            ended.1.notify_all();
+        };
+        let thread = std::thread::Builder::new().name("compaction".to_string()).spawn(work).ok();
+        self.compaction = thread.map(|thread| RunningCompaction { cancel, has_ended, thread: Some(thread) });
+    }
+
+    /// Waits for the compaction in the background, at most for `limit` and until `cancel` is set.
+    pub fn wait_for_compaction(&mut self, limit: Duration, cancel: &Cancel) {
+        if let Some(running) = &self.compaction {
+            running.wait(limit, cancel);
+        }
+    }
+
+    /// Lets the compaction in the background go on after this conversation is closed, for at most a minute. For servers,
+    /// which outlive a turn.
+    pub fn detach_compaction(&mut self) {
+        if let Some(running) = self.compaction.take() {
+            // If the thread cannot be started, dropping its work ends the compaction.
+            let wait = move || running.wait(BACKGROUND_LIMIT, &Cancel::default());
+            let _ = std::thread::Builder::new().name("compaction-wait".to_string()).spawn(wait);
+        }
+    }
+
+    /// Summarises the older messages now, and waits for it.
+    pub fn compact_now(
+        &mut self,
+        executor: &Executor,
+        cancel: &Cancel,
+    ) -> Result<Compacted, ConversationError> {
+        self.compact_within(executor, cancel, BACKGROUND_LIMIT)
+    }
+
+    /// Summarises the older messages now, and waits for it at most for `limit`.
+    pub fn compact_within(
+        &mut self,
+        executor: &Executor,
+        cancel: &Cancel,
+        limit: Duration,
+    ) -> Result<Compacted, ConversationError> {
+        // Ends a compaction in the background: two at once would ask for the same summary.
+        self.compaction = None;
+        match self.job(executor)? {
+            Ok(job) => job.run(cancel, limit),
+            Err(done) => Ok(done),
+        }
+    }
+}

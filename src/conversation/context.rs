@@ -1,0 +1,231 @@
+//! What the agent is told of the conversation: the stored turns as a history, and the prompts made of it.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::record::{Record, Settings, Turn, TurnMode, TurnState};
+use super::store::{Conversation, Conversations};
+use super::{ConversationError, summary_files};
+use crate::agent;
+use crate::history::{
+    GeminiHistoryManager, HistoryConfig, Message, Role, SummarySource, estimate_tokens, limits_of,
+};
+
+/// How much of the context a conversation uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ContextUse {
+    /// The estimated tokens: of the next prompt without its message, or of all messages in the agent's own session.
+    pub estimated_tokens: usize,
+    /// The maximum.
+    pub limit: usize,
+    /// How the agent learns what was said before.
+    pub mode: TurnMode,
+}
+
+/// What the next prompt says of the conversation, and what it leaves out.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct NextPrompt {
+    /// The summary that stands for the oldest messages.
+    pub summary: Option<ShownSummary>,
+    /// The messages that the prompt does not have word for word, oldest first.
+    pub left_out: Vec<LeftOutMessage>,
+    /// Paths, names, numbers and constraints of the summarised messages that are neither in the summary nor pinned.
+    pub lost_facts: Vec<String>,
+    /// The estimated tokens of all messages.
+    pub all_tokens: usize,
+    /// The estimated tokens of the next prompt without its message.
+    pub prompt_tokens: usize,
+    /// The maximum size of a prompt, in tokens.
+    pub limit: usize,
+}
+
+/// A summary in use.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct ShownSummary {
+    /// How many of the oldest messages it stands for.
+    pub covers: usize,
+    /// The text.
+    pub text: String,
+    /// What is kept word for word: the user's constraints, paths, names, numbers.
+    pub pinned: Vec<String>,
+    /// The model that wrote it, or `truncation` if no model could.
+    pub made_by: String,
+}
+
+/// A message that the next prompt does not have word for word.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct LeftOutMessage {
+    /// The number of its turn.
+    pub turn: usize,
+    /// Who wrote it: `user` or `assistant`.
+    pub role: &'static str,
+    /// Whether the summary describes it.
+    pub is_in_summary: bool,
+    /// Its text.
+    pub text: String,
+}
+
+/// A prompt for an agent that knows nothing of the conversation.
+pub(super) struct BuiltPrompt {
+    pub(super) text: String,
+    pub(super) estimated_tokens: usize,
+    pub(super) notes: Vec<String>,
+}
+
+/// The time since the Unix epoch.
+fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The settings of the history. The agent's CLI decides about models and about the longest prompt.
+fn config_of(settings: &Settings) -> HistoryConfig {
+    let defaults = HistoryConfig::default();
+    let adapter = agent::named(&settings.agent);
+    let longest = adapter.as_ref().map_or(usize::MAX, |adapter| adapter.longest_prompt());
+    let summary_model = adapter.and_then(|adapter| adapter.summary_model);
+    HistoryConfig {
+        model: settings.model_in_use().unwrap_or_else(|| settings.agent.clone()),
+        summary_model: summary_model.unwrap_or_else(|| settings.agent.clone()),
+        // A token has at most four bytes.
+        max_summary_input_tokens: defaults.max_summary_input_tokens.min(longest / 4),
+        ..defaults
+    }
+}
+
+/// The messages of a turn. A message without an answer gets a remark in its place, so that the agent does not take the next
+/// message for the same one.
+fn messages_of(turn: &Turn) -> [Message; 2] {
+    let remark = match &turn.state {
+        TurnState::Done => None,
+        TurnState::Failed { error_kind, .. } => {
+            Some(format!("[This message was not answered: {error_kind}.]"))
+        }
+        state => Some(format!("[This message was not answered: the turn was {}.]", state.name())),
+    };
+    let said = turn.assistant.trim_end();
+    let answer = match remark {
+        None => said.to_string(),
+        Some(remark) if said.is_empty() => remark,
+        Some(remark) => format!("{said}\n{remark}"),
+    };
+    [Message::new(Role::User, turn.user.clone()), Message::new(Role::Assistant, answer)]
+}
+
+/// The history of these turns, with the best stored summary.
+fn history_of<'t>(
+    settings: &Settings,
+    turns: impl Iterator<Item = &'t Turn>,
+    directory: &Path,
+) -> GeminiHistoryManager {
+    let messages: Vec<Message> = turns.flat_map(messages_of).collect();
+    let summary = summary_files::best(directory, &messages);
+    let history = GeminiHistoryManager::from_parts(config_of(settings), messages, summary);
+    let mut history = history.with_state(Default::default(), summary_files::breaker(directory));
+    history.set_time(now());
+    history
+}
+
+/// The size of the next prompt without its message.
+fn prompt_tokens(history: &GeminiHistoryManager) -> usize {
+    if history.message_count() == 0 { 0 } else { history.build_prompt("").estimated_tokens }
+}
+
+impl Conversation {
+    /// The active turns before the one that is going on.
+    pub(super) fn earlier_turns(&self) -> impl Iterator<Item = &Turn> {
+        self.record.active_turns().filter(|turn| Some(turn.number) != self.running)
+    }
+
+    pub(super) fn history(&self) -> GeminiHistoryManager {
+        history_of(&self.record.settings, self.earlier_turns(), &self.directory)
+    }
+
+    /// Builds the prompt for a message, of at most the usual size or of `max_tokens`.
+    pub(super) fn build_prompt(&self, message: &str, max_tokens: Option<usize>) -> BuiltPrompt {
+        let history = self.history();
+        let built = match max_tokens {
+            Some(most) => history.build_prompt_within(message, most),
+            None => history.build_prompt(message),
+        };
+        let notes = built.warning.iter().map(ToString::to_string).collect();
+        BuiltPrompt { text: built.prompt_text, estimated_tokens: built.estimated_tokens, notes }
+    }
+
+    /// The size of what the model gets for a message: the prompt, or everything in the agent's own session.
+    pub(super) fn context_tokens(&self, message: &str) -> usize {
+        let history = self.history();
+        if self.record.settings.is_native() {
+            return history.estimated_total_tokens() + estimate_tokens(message);
+        }
+        history.build_prompt(message).estimated_tokens
+    }
+
+    /// How much of the context the conversation uses.
+    pub fn context_use(&self) -> ContextUse {
+        let (history, mode) = (self.history(), self.record.settings.turn_mode());
+        match mode {
+            TurnMode::Native => ContextUse {
+                estimated_tokens: history.estimated_total_tokens(),
+                limit: limits_of(&history.config().model).safe_limit,
+                mode,
+            },
+            TurnMode::OwnHistory => ContextUse {
+                estimated_tokens: prompt_tokens(&history),
+                limit: history.config().prompt_budget(),
+                mode,
+            },
+        }
+    }
+}
+
+impl Conversations {
+    /// What the next prompt of a conversation says of it, and what it leaves out.
+    pub fn next_prompt(&self, text: &str) -> Result<NextPrompt, ConversationError> {
+        let record = self.read(text)?;
+        let directory = self.directory(&record.settings.id);
+        let history = history_of(&record.settings, record.active_turns(), &directory);
+        Ok(next_prompt(&record, &history))
+    }
+}
+
+fn next_prompt(record: &Record, history: &GeminiHistoryManager) -> NextPrompt {
+    let summary = history.summary();
+    let covered = summary.map_or(0, |summary| summary.covers);
+    let is_described = summary.is_some_and(|summary| summary.made_by != SummarySource::Truncation);
+    let built = history.build_prompt("");
+    // Without a summary, the messages that do not fit are the oldest ones after those that are covered.
+    let beyond =
+        if is_described || covered == 0 { built.left_out } else { built.left_out.saturating_sub(covered) };
+    let turns = record.active_turns().flat_map(|turn| [(turn, "user"), (turn, "assistant")]);
+    let left_out = turns.zip(history.messages()).take(covered + beyond).enumerate();
+    let left_out = left_out.map(|(at, ((turn, role), message))| LeftOutMessage {
+        turn: turn.number,
+        role,
+        is_in_summary: at < covered && is_described,
+        text: message.content.clone(),
+    });
+    NextPrompt {
+        summary: summary.map(|summary| ShownSummary {
+            covers: summary.covers,
+            text: summary.text.clone(),
+            pinned: summary.pinned.clone(),
+            made_by: made_by(&summary.made_by),
+        }),
+        left_out: left_out.collect(),
+        lost_facts: history.dropped().map(|dropped| dropped.lost_facts).unwrap_or_default(),
+        all_tokens: history.estimated_total_tokens(),
+        prompt_tokens: prompt_tokens(history),
+        limit: history.config().prompt_budget(),
+    }
+}
+
+/// The name of what wrote a summary.
+pub(super) fn made_by(source: &SummarySource) -> String {
+    match source {
+        SummarySource::Model(model) => model.clone(),
+        SummarySource::Truncation => "truncation".to_string(),
+    }
+}

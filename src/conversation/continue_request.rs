@@ -1,0 +1,74 @@
+//! Requests of `guard exec` form that name a conversation as their session: other programs continue it turn by turn.
+
+use super::store::Conversations;
+use super::turn::TurnOptions;
+use crate::agent::AgentEvent;
+use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
+use crate::outcome::ErrorKind;
+
+impl Conversations {
+    /// Executes a request. If its session is a conversation, the request becomes the next turn of it; otherwise the
+    /// executor gets the request as it is.
+    pub fn execute(
+        &self,
+        request: &ExecRequest,
+        executor: &Executor,
+        cancel: &Cancel,
+        on_event: &mut dyn FnMut(AgentEvent),
+    ) -> ExecResult {
+        match &request.session_id {
+            Some(id) if self.contains(id) => self.continue_with(id, request, executor, cancel, on_event),
+            _ => executor.execute(request, cancel, on_event),
+        }
+    }
+
+    fn continue_with(
+        &self,
+        id: &str,
+        request: &ExecRequest,
+        executor: &Executor,
+        cancel: &Cancel,
+        on_event: &mut dyn FnMut(AgentEvent),
+    ) -> ExecResult {
+        let refused = |kind, message: &str| {
+            let mut result = ExecResult::refused(kind, message);
+            result.run.tool = request.agent.clone().unwrap_or_else(|| "gemini".to_string());
+            result
+        };
+        let mut conversation = match self.open(id) {
+            Ok(conversation) => conversation,
+            Err(error) => return refused(error.kind(), &format!("{error}; {}", error.hint())),
+        };
+        let settings = &conversation.record().settings;
+        // The caller may use the directory that it named, and no other.
+        let is_same_place = request.cd.canonicalize().is_ok_and(|cd| cd == settings.cd);
+        if !is_same_place {
+            let message = format!("the conversation {id} belongs to the directory {}", settings.cd.display());
+            return refused(ErrorKind::SessionLost, &message);
+        }
+        if request.agent.as_ref().is_some_and(|agent| *agent != settings.agent) {
+            let message = format!("the conversation {id} belongs to the agent {}", settings.agent);
+            return refused(ErrorKind::SessionLost, &message);
+        }
+        let options = TurnOptions {
+            model: request.model.clone(),
+            sandbox: Some(request.sandbox),
+            policy: request.policy.clone(),
+            yolo: request.yolo,
+            timeout: request.timeout,
+            max_duration: request.max_duration,
+            max_retries: request.max_retries,
+            read: request.read.clone(),
+            write: request.write.clone(),
+            environment: request.environment.clone(),
+            return_all_messages: request.return_all_messages,
+            return_metrics: request.return_metrics,
+            ..TurnOptions::default()
+        };
+        let turn = conversation.run_turn(&request.prompt, &options, executor, cancel, &mut |event| {
+            on_event(event.clone());
+        });
+        conversation.detach_compaction();
+        turn.exec
+    }
+}

@@ -1,0 +1,489 @@
+//! Stored conversations. Each has a directory with `conversation.json` (settings, replaced by rename), `messages.jsonl`
+//! (entries, appended), `summaries/` (one file for each summary, named after what it covers) and `lock`.
+//!
+//! Only the process that holds the lock writes settings and entries. Reading needs no lock.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use nix::fcntl::{Flock, FlockArg};
+use schemars::JsonSchema;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::compaction::RunningCompaction;
+use super::message_log::{self, Entry};
+use super::record::{Mode, NewConversation, Record, Settings, Turn};
+use super::{ConversationError, at};
+use crate::agent;
+
+const SETTINGS: &str = "conversation.json";
+const MESSAGES: &str = "messages.jsonl";
+const LOCK: &str = "lock";
+const VERSION: u32 = 1;
+/// The shortest end of an id that names a conversation.
+const SHORTEST_ID: usize = 4;
+/// The number of characters of the ids that lists show.
+const SHORT_ID: usize = 8;
+/// The number of characters around a hit that [`Conversations::search`] shows.
+const EXCERPT: usize = 60;
+
+/// All conversations of a user.
+#[derive(Debug, Clone)]
+pub struct Conversations {
+    root: PathBuf,
+}
+
+/// A conversation in a list.
+#[derive(Debug, Clone, Serialize, JsonSchema, ToSchema)]
+pub struct ConversationLine {
+    /// The id of the conversation.
+    pub id: String,
+    /// The end of the id, long enough for commands.
+    pub short_id: String,
+    /// The title.
+    pub title: String,
+    /// The agent's name.
+    pub agent: String,
+    /// The model in use, if it is known.
+    pub model: Option<String>,
+    /// The directory in which the agent works.
+    #[schema(value_type = String)]
+    pub cd: PathBuf,
+    /// The number of active turns.
+    pub turns: usize,
+    /// The state of the last turn; `running` while a client is in a turn; absent without turns.
+    pub state: Option<String>,
+    /// When the conversation began (RFC 3339, UTC).
+    pub created: String,
+    /// When something last happened in it (RFC 3339, UTC).
+    pub updated: String,
+}
+
+/// A place where a searched text occurs.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct SearchHit {
+    /// The id of the conversation.
+    pub id: String,
+    /// The end of the id, long enough for commands.
+    pub short_id: String,
+    /// The title of the conversation.
+    pub title: String,
+    /// The number of the turn.
+    pub turn: usize,
+    /// Who wrote the text: `user` or `assistant`.
+    pub role: &'static str,
+    /// The text around the hit, on one line.
+    pub excerpt: String,
+}
+
+/// A conversation that this process has locked.
+#[derive(Debug)]
+pub struct Conversation {
+    pub(super) directory: PathBuf,
+    pub(super) record: Record,
+    /// The turns that are part of the conversation.
+    active: Vec<Turn>,
+    pub(super) compaction: Option<RunningCompaction>,
+    /// The number of the turn that is going on.
+    pub(super) running: Option<usize>,
+    _lock: Flock<File>,
+}
+
+fn now() -> String {
+    Timestamp::now().to_string()
+}
+
+fn short_id(id: &str) -> String {
+    id.get(id.len().saturating_sub(SHORT_ID)..).unwrap_or(id).to_string()
+}
+
+impl Conversations {
+    /// The conversations below the directory `root`.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Starts a conversation.
+    pub fn create(&self, new: NewConversation) -> Result<Conversation, ConversationError> {
+        let settings = settings_of(new)?;
+        self.create_with(settings, Vec::new())
+    }
+
+    /// Creates the directory of a conversation with these settings and entries.
+    fn create_with(
+        &self,
+        settings: Settings,
+        entries: Vec<Entry>,
+    ) -> Result<Conversation, ConversationError> {
+        let directory = self.root.join(&settings.id);
+        at("create", &directory, DirBuilder::new().mode(0o700).recursive(true).create(&directory))?;
+        let made = self.fill(&directory, settings, entries);
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&directory);
+        }
+        made
+    }
+
+    fn fill(
+        &self,
+        directory: &Path,
+        settings: Settings,
+        entries: Vec<Entry>,
+    ) -> Result<Conversation, ConversationError> {
+        let lock = lock(directory, &settings.id)?;
+        write_settings(directory, &settings)?;
+        let messages = directory.join(MESSAGES);
+        for entry in &entries {
+            at("write", &messages, message_log::append(&messages, entry))?;
+        }
+        // Without the entry in the directory above, a power failure could lose the conversation.
+        at("sync", &self.root, File::open(&self.root).and_then(|root| root.sync_all()))?;
+        Ok(Conversation::new(directory.to_path_buf(), Record::new(settings, entries, 0), lock))
+    }
+
+    /// Opens and locks the conversation that a text names: its id, the end of its id, or `@` for the newest.
+    pub fn open(&self, text: &str) -> Result<Conversation, ConversationError> {
+        let id = self.find(text)?;
+        let directory = self.root.join(&id);
+        let lock = lock(&directory, &id)?;
+        let messages = directory.join(MESSAGES);
+        at("repair", &messages, message_log::cut_torn_line(&messages))?;
+        let record = self.load(&id)?;
+        Ok(Conversation::new(directory, record, lock))
+    }
+
+    /// Reads the conversation that a text names, without locking it.
+    pub fn read(&self, text: &str) -> Result<Record, ConversationError> {
+        let id = self.find(text)?;
+        let mut record = self.load(&id)?;
+        record.is_open = is_locked(&self.root.join(&id));
+        Ok(record)
+    }
+
+    fn load(&self, id: &str) -> Result<Record, ConversationError> {
+        let directory = self.root.join(id);
+        let path = directory.join(SETTINGS);
+        let bytes = at("read", &path, fs::read(&path))?;
+        let damaged = |problem: String| ConversationError::Damaged { path: path.clone(), problem };
+        let settings: Settings =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if settings.version != VERSION {
+            return Err(damaged(format!(
+                "it has the version {}, which this guard does not know",
+                settings.version
+            )));
+        }
+        let path = directory.join(MESSAGES);
+        let (entries, damaged) = at("read", &path, message_log::read(&path))?;
+        Ok(Record::new(settings, entries, damaged))
+    }
+
+    /// The directory of a conversation.
+    pub(super) fn directory(&self, id: &str) -> PathBuf {
+        self.root.join(id)
+    }
+
+    /// Whether a text is the complete id of a stored conversation.
+    pub fn contains(&self, id: &str) -> bool {
+        is_id(id) && self.root.join(id).join(SETTINGS).is_file()
+    }
+
+    /// The ids of all conversations, the oldest first.
+    fn ids(&self) -> Result<Vec<String>, ConversationError> {
+        let entries = match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => at("read", &self.root, entries)?,
+        };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let mut ids: Vec<String> = names.filter(|name| self.contains(name)).collect();
+        // Ids begin with the time at which they were made.
+        ids.sort();
+        Ok(ids)
+    }
+
+    /// Finds the id of the conversation that a text names.
+    pub fn find(&self, text: &str) -> Result<String, ConversationError> {
+        let ids = self.ids()?;
+        if text == "@" {
+            let updated = |id: &&String| {
+                let written =
+                    |name: &str| self.root.join(id).join(name).metadata().and_then(|data| data.modified());
+                written(MESSAGES).or_else(|_| written(SETTINGS)).ok()
+            };
+            return ids.iter().max_by_key(updated).cloned().ok_or(ConversationError::None);
+        }
+        if let Some(id) = ids.iter().find(|id| *id == text) {
+            return Ok(id.clone());
+        }
+        let text = text.to_lowercase();
+        let matching: Vec<&String> =
+            ids.iter().filter(|id| text.len() >= SHORTEST_ID && id.ends_with(&text)).collect();
+        match matching.as_slice() {
+            [only] => Ok((*only).clone()),
+            [] if ids.is_empty() => Err(ConversationError::None),
+            [] => Err(ConversationError::Unknown(text)),
+            several => {
+                let candidates = several.iter().take(10).map(|id| (*id).clone()).collect();
+                Err(ConversationError::Ambiguous { text, candidates })
+            }
+        }
+    }
+
+    /// Lists the conversations, the one with the newest turn first. Leaves out those whose settings cannot be read.
+    pub fn list(&self) -> Result<Vec<ConversationLine>, ConversationError> {
+        let mut lines: Vec<ConversationLine> =
+            self.ids()?.iter().filter_map(|id| self.load(id).ok()).map(|record| self.line(&record)).collect();
+        lines.sort_by(|a, b| (&b.updated, &b.id).cmp(&(&a.updated, &a.id)));
+        Ok(lines)
+    }
+
+    fn line(&self, record: &Record) -> ConversationLine {
+        let settings = &record.settings;
+        let last = record.active_turns().next_back();
+        let state = last.map(|turn| match turn.state.name() {
+            "interrupted" if is_locked(&self.root.join(&settings.id)) => "running".to_string(),
+            name => name.to_string(),
+        });
+        ConversationLine {
+            id: settings.id.clone(),
+            short_id: short_id(&settings.id),
+            title: record.title(),
+            agent: settings.agent.clone(),
+            model: settings.model_in_use(),
+            cd: settings.cd.clone(),
+            turns: record.active_turns().count(),
+            state,
+            created: settings.created.clone(),
+            updated: record.updated(),
+        }
+    }
+
+    /// Finds a text in the messages and answers of all conversations, whatever its case, the newest conversation first.
+    pub fn search(&self, text: &str) -> Result<Vec<SearchHit>, ConversationError> {
+        let wanted = text.to_lowercase();
+        let mut hits = Vec::new();
+        for id in self.ids()?.iter().rev() {
+            let Ok(record) = self.load(id) else { continue };
+            for turn in &record.turns {
+                for (role, said) in [("user", &turn.user), ("assistant", &turn.assistant)] {
+                    let Some(excerpt) = excerpt(said, &wanted) else { continue };
+                    hits.push(SearchHit {
+                        id: id.clone(),
+                        short_id: short_id(id),
+                        title: record.title(),
+                        turn: turn.number,
+                        role,
+                        excerpt,
+                    });
+                }
+            }
+        }
+        Ok(hits)
+    }
+
+    /// Deletes the conversation that a text names. Its runs, its worktree and its branch stay. Returns the id.
+    pub fn delete(&self, text: &str) -> Result<String, ConversationError> {
+        let id = self.find(text)?;
+        let directory = self.root.join(&id);
+        let _lock = lock(&directory, &id)?;
+        at("remove", &directory, fs::remove_dir_all(&directory))?;
+        Ok(id)
+    }
+
+    /// Starts a new conversation that begins with the active turns of another one, up to `at_turn`. The new one gets a
+    /// worktree of its own, which begins at the last commit of the directory.
+    pub fn fork(&self, record: &Record, at_turn: Option<usize>) -> Result<Conversation, ConversationError> {
+        let last = match at_turn {
+            Some(number) if record.active_turns().any(|turn| turn.number == number) => number,
+            Some(number) => return Err(ConversationError::NoTurn(number)),
+            None => record.active_turns().next_back().map_or(0, |turn| turn.number),
+        };
+        let settings = Settings {
+            id: uuid::Uuid::now_v7().to_string(),
+            title: Some(record.title()).filter(|title| !title.is_empty()),
+            created: now(),
+            forked_from: Some((record.settings.id.clone(), last)),
+            ..record.settings.clone()
+        };
+        let turns = record.active_turns().filter(|turn| turn.number <= last);
+        let entries: Vec<Entry> = turns.flat_map(super::export::entries).collect();
+        self.create_with(settings, entries)
+    }
+}
+
+/// The text around the first occurrence of `wanted`, which is in lower case; `None` if it does not occur.
+fn excerpt(text: &str, wanted: &str) -> Option<String> {
+    // Lower case can change lengths, so positions are counted in the lower-case text.
+    let lower = text.to_lowercase();
+    let at = lower.find(wanted)?;
+    let skipped = lower[..at].chars().count();
+    let from = skipped.saturating_sub(EXCERPT / 2);
+    let part: String = text.chars().skip(from).take(EXCERPT + wanted.chars().count()).collect();
+    Some(part.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+fn is_id(text: &str) -> bool {
+    uuid::Uuid::parse_str(text).map(|uuid| uuid.to_string()).as_deref() == Ok(text)
+}
+
+/// Checks the settings of a new conversation and completes them.
+fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
+    let wrong = |problem: String| Err(ConversationError::Settings(problem));
+    let usual = if new.command.is_empty() { "gemini" } else { "generic" };
+    let of_program = new.command.first().and_then(|program| agent::of_program(Path::new(program)));
+    let agent = new.agent.or(of_program.map(|adapter| adapter.name)).unwrap_or_else(|| usual.to_string());
+    let adapter = agent::named(&agent);
+    if adapter.is_none() && agent != "generic" {
+        let names: Vec<&str> = agent::AGENTS.iter().map(|(name, _)| *name).collect();
+        return wrong(format!("unknown agent {agent:?}; known agents are {}, generic", names.join(", ")));
+    }
+    if agent == "generic" && new.command.is_empty() {
+        return wrong(
+            "the agent `generic` needs a command that gets the prompt on its standard input".to_string(),
+        );
+    }
+    if new.mode == Mode::Native && !adapter.is_some_and(|adapter| adapter.has_sessions()) {
+        return wrong(format!("{agent} has no sessions of its own; choose the mode own-history or auto"));
+    }
+    let cd = at("open", &new.cd, new.cd.canonicalize())?;
+    if !cd.is_dir() {
+        return wrong(format!("{} is not a directory", cd.display()));
+    }
+    Ok(Settings {
+        version: VERSION,
+        id: uuid::Uuid::now_v7().to_string(),
+        title: new.title.filter(|title| !title.trim().is_empty()),
+        agent,
+        command: new.command,
+        model: new.model,
+        cd,
+        sandbox: new.sandbox,
+        mode: new.mode,
+        created: now(),
+        forked_from: None,
+    })
+}
+
+fn write_settings(directory: &Path, settings: &Settings) -> Result<(), ConversationError> {
+    let path = directory.join(SETTINGS);
+    let text = serde_json::to_vec_pretty(settings).unwrap_or_default();
+    at("write", &path, write_by_rename(&path, &text))
+}
+
+/// Replaces a file: whoever reads it sees the old or the new content, complete.
+pub(super) fn write_by_rename(path: &Path, content: &[u8]) -> io::Result<()> {
+    let new = path.with_extension(format!("new-{}", std::process::id()));
+    let written = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&new)
+        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_data()))
+        .and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+fn lock(directory: &Path, id: &str) -> Result<Flock<File>, ConversationError> {
+    let path = directory.join(LOCK);
+    let open = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = at("open", &path, open)?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| ConversationError::Busy(id.to_string()))
+}
+
+fn is_locked(directory: &Path) -> bool {
+    let Ok(file) = File::open(directory.join(LOCK)) else { return false };
+    Flock::lock(file, FlockArg::LockSharedNonblock).is_err()
+}
+
+impl Conversation {
+    fn new(directory: PathBuf, record: Record, lock: Flock<File>) -> Self {
+        let active = record.active_turns().cloned().collect();
+        Self { directory, record, active, compaction: None, running: None, _lock: lock }
+    }
+
+    /// The id of the conversation.
+    pub fn id(&self) -> &str {
+        &self.record.settings.id
+    }
+
+    /// The end of the id, long enough for commands.
+    pub fn short_id(&self) -> String {
+        short_id(self.id())
+    }
+
+    /// The title: the one that the user gave, or the beginning of the first message.
+    pub fn title(&self) -> String {
+        self.record.title()
+    }
+
+    /// The agent's name.
+    pub fn agent(&self) -> &str {
+        &self.record.settings.agent
+    }
+
+    /// The model in use: the chosen one, or the agent's default.
+    pub fn model(&self) -> Option<String> {
+        self.record.settings.model_in_use()
+    }
+
+    /// Everything that is stored of the conversation.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// The turns that are part of the conversation, oldest first.
+    pub fn turns(&self) -> &[Turn] {
+        &self.active
+    }
+
+    /// Chooses the model for the next turns; `None` is the agent's default.
+    pub fn set_model(&mut self, model: Option<String>) -> Result<(), ConversationError> {
+        self.change_settings(|settings| settings.model = model)
+    }
+
+    /// Changes the title.
+    pub fn set_title(&mut self, title: Option<String>) -> Result<(), ConversationError> {
+        self.change_settings(|settings| settings.title = title.filter(|title| !title.trim().is_empty()))
+    }
+
+    fn change_settings(&mut self, change: impl FnOnce(&mut Settings)) -> Result<(), ConversationError> {
+        let mut settings = self.record.settings.clone();
+        change(&mut settings);
+        write_settings(&self.directory, &settings)?;
+        self.record.settings = settings;
+        Ok(())
+    }
+
+    /// Stores an entry and applies it. If it cannot be stored, nothing changes.
+    pub(super) fn store(&mut self, entry: Entry) -> Result<(), ConversationError> {
+        let path = self.directory.join(MESSAGES);
+        at("write", &path, message_log::append(&path, &entry))?;
+        self.record.apply(entry);
+        self.active = self.record.active_turns().cloned().collect();
+        Ok(())
+    }
+
+    /// Clears the history: the agent no longer knows what was said. The stored turns stay readable, and the worktree stays.
+    pub fn clear(&mut self) -> Result<(), ConversationError> {
+        self.store(Entry::Cleared { time: now() })
+    }
+
+    /// The conversation as a document.
+    pub fn export(&self, format: super::Format) -> String {
+        self.record.export(format)
+    }
+
+    /// Starts a new conversation with the turns of this one, up to `at_turn`.
+    pub fn fork(&self, at_turn: Option<usize>) -> Result<Conversation, ConversationError> {
+        let root = self.directory.parent().unwrap_or(Path::new("/"));
+        Conversations::at(root).fork(&self.record, at_turn)
+    }
+}

@@ -1,0 +1,80 @@
+//! The summaries of a conversation: one file for each in `summaries/`, named after the digest of what it covers, and the
+//! failures of the summary model in `summaries/breaker.json`.
+//!
+//! Files are written by rename, so no lock is needed: a compaction in the background may write while a turn reads, and a
+//! killed compaction leaves nothing that a reader would use.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::store::write_by_rename;
+use crate::history::{CircuitBreaker, Message, Summary, digest_of};
+
+/// The number of summaries that are kept.
+const MOST_KEPT: usize = 32;
+/// The largest file that is read, in bytes.
+const LARGEST: u64 = 4 << 20;
+
+fn folder(conversation: &Path) -> PathBuf {
+    conversation.join("summaries")
+}
+
+fn breaker_file(conversation: &Path) -> PathBuf {
+    folder(conversation).join("breaker.json")
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
+    let size = path.metadata().ok()?.len();
+    serde_json::from_slice(&fs::read(path).ok().filter(|_| size <= LARGEST)?).ok()
+}
+
+/// The summary that covers the most of these messages, if there is one. Summaries of other messages are left alone: an undone
+/// turn may come back.
+pub(super) fn best(conversation: &Path, messages: &[Message]) -> Option<Summary> {
+    let mut found: Vec<Summary> = files(conversation).iter().filter_map(|path| read(path)).collect();
+    found.sort_by_key(|summary| std::cmp::Reverse(summary.covers));
+    let fits = |summary: &Summary| {
+        messages.get(..summary.covers).is_some_and(|covered| digest_of(covered) == summary.digest)
+    };
+    found.into_iter().find(fits)
+}
+
+/// The files of all summaries, the oldest first.
+fn files(conversation: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder(conversation)).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        path.extension().is_some_and(|ending| ending == "json") && name != "breaker"
+    });
+    let mut paths: Vec<PathBuf> = paths.collect();
+    paths.sort_by_key(|path| path.metadata().and_then(|data| data.modified()).ok());
+    paths
+}
+
+/// Stores a summary, and deletes the oldest ones if there are too many.
+pub(super) fn save(conversation: &Path, summary: &Summary) -> io::Result<()> {
+    let folder = folder(conversation);
+    DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
+    let is_digest = summary.digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_digest {
+        return Err(io::Error::other("the digest of a summary is not hexadecimal"));
+    }
+    write_by_rename(&folder.join(format!("{}.json", summary.digest)), &serde_json::to_vec(summary)?)?;
+    let all = files(conversation);
+    for old in &all[..all.len().saturating_sub(MOST_KEPT)] {
+        let _ = fs::remove_file(old);
+    }
+    Ok(())
+}
+
+/// How often the summary model has failed lately.
+pub(super) fn breaker(conversation: &Path) -> CircuitBreaker {
+    read(&breaker_file(conversation)).unwrap_or_default()
+}
+
+pub(super) fn save_breaker(conversation: &Path, breaker: &CircuitBreaker) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).recursive(true).create(folder(conversation))?;
+    write_by_rename(&breaker_file(conversation), &serde_json::to_vec(breaker)?)
+}

@@ -1,0 +1,438 @@
+//! One turn of a conversation: from the user's message to the stored answer.
+//!
+//! The message is on disk before the agent starts, and the end of the turn is on disk before the caller gets the result. A
+//! lost session or a time-out is repaired within the turn, once each, and always with a note to the user.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::message_log::{Ended, Entry, Sent};
+use super::record::{Turn, TurnState};
+use super::store::Conversation;
+use super::worktree_snapshot::{ConversationTree, Snapshot};
+use super::{ConversationError, check_message};
+use crate::agent::AgentEvent;
+use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor, Sandbox};
+use crate::history::estimate_tokens;
+use crate::outcome::{ErrorDetail, ErrorKind};
+use crate::terminal_text;
+use crate::transcript::EventType;
+
+/// The default idle limit of a turn, in seconds. An agent that is silent for longer is stopped, and a long conversation is
+/// tried again with a shorter prompt.
+const IDLE_SECONDS: u64 = 120;
+/// The longest answer that is stored, in bytes.
+const LONGEST_ANSWER: usize = 1 << 20;
+/// After a time-out, a conversation that is larger than this number of tokens is tried again with at most as many.
+const SMALL_PROMPT: usize = 8_000;
+/// How often a turn waits for the run of a killed turn to end, and how long each time.
+const MOST_WAITS: u32 = 40;
+const WAIT: Duration = Duration::from_millis(250);
+/// How long a turn waits for a summary that it needs.
+const SUMMARY_WAIT: Duration = Duration::from_secs(60);
+
+/// The options of one turn.
+#[derive(Debug, Clone)]
+pub struct TurnOptions {
+    /// The model, instead of the conversation's, for this turn only.
+    pub model: Option<String>,
+    /// Which files the agent may write in this turn, instead of what the conversation says.
+    pub sandbox: Option<Sandbox>,
+    /// The idle limit in seconds: guard ends a run that for this long prints nothing, starts no program and uses no CPU.
+    pub timeout: u64,
+    /// The limit on the total duration of one attempt, in seconds.
+    pub max_duration: u64,
+    /// How often guard retries after an error that may be temporary.
+    pub max_retries: u32,
+    /// The policy, instead of the one that the conversation's sandbox selects.
+    pub policy: Option<String>,
+    /// Whether the agent acts without asking for approval. The sandbox is the same either way.
+    pub yolo: bool,
+    /// Further files or directories that the agent may read.
+    pub read: Vec<PathBuf>,
+    /// Further files or directories that the agent may write.
+    pub write: Vec<PathBuf>,
+    /// Environment variables to set for the agent.
+    pub environment: BTreeMap<String, String>,
+    /// Whether the result contains all events of the agent.
+    pub return_all_messages: bool,
+    /// Whether the result contains usage figures.
+    pub return_metrics: bool,
+    /// Whether a summary of older messages is made in the background after the turn, if the conversation has grown long.
+    pub compacts: bool,
+}
+
+impl Default for TurnOptions {
+    fn default() -> Self {
+        Self {
+            model: None,
+            sandbox: None,
+            timeout: IDLE_SECONDS,
+            max_duration: 1800,
+            max_retries: 1,
+            policy: None,
+            yolo: true,
+            read: Vec::new(),
+            write: Vec::new(),
+            environment: BTreeMap::new(),
+            return_all_messages: false,
+            return_metrics: false,
+            compacts: true,
+        }
+    }
+}
+
+/// What came of a turn.
+#[derive(Debug, Clone, Serialize)]
+pub struct TurnResult {
+    /// The turn as it is stored.
+    pub turn: Turn,
+    /// The result of its run. `SESSION_ID` is the id of the conversation.
+    #[serde(flatten)]
+    pub exec: ExecResult,
+    /// Remarks for the user, those of `exec` included.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+/// What the agent is asked, and how it learns what was said before.
+#[derive(Debug, Clone)]
+struct Question {
+    prompt: String,
+    estimated_tokens: usize,
+    /// Whether the agent's own session is resumed. Otherwise the prompt contains the history.
+    resumes: bool,
+    session: String,
+}
+
+/// What one turn works with.
+struct TurnContext<'t> {
+    message: &'t str,
+    options: &'t TurnOptions,
+    executor: &'t Executor,
+    cancel: &'t Cancel,
+    on_event: &'t mut dyn FnMut(&AgentEvent),
+    notes: Vec<String>,
+}
+
+impl TurnContext<'_> {
+    /// Tells the user something, at once as an event and in the result.
+    fn note(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        (self.on_event)(&AgentEvent::new(EventType::ExecNote, text.clone(), serde_json::json!({})));
+        self.notes.push(text);
+    }
+}
+
+impl Conversation {
+    /// Sends a message to the agent and waits for the answer. Always returns a result; if the turn could not begin, its
+    /// number is 0 and nothing is stored.
+    pub fn run_turn(
+        &mut self,
+        message: &str,
+        options: &TurnOptions,
+        executor: &Executor,
+        cancel: &Cancel,
+        on_event: &mut dyn FnMut(&AgentEvent),
+    ) -> TurnResult {
+        let began = Instant::now();
+        let mut context = TurnContext { message, options, executor, cancel, on_event, notes: Vec::new() };
+        let mut question = match self.begin_turn(&mut context) {
+            Ok(question) => question,
+            Err(error) => return self.refused(message, &error),
+        };
+        let mut exec = self.execute(&question, &mut context);
+        self.recover(&mut exec, &mut question, &mut context);
+        let result = self.end_turn(exec, &question, began, context.notes);
+        if options.compacts && result.turn.state == TurnState::Done && !self.record.settings.is_native() {
+            self.start_compaction(executor);
+        }
+        result
+    }
+
+    /// Stores the message, and decides what the agent is asked.
+    fn begin_turn(&mut self, context: &mut TurnContext<'_>) -> Result<Question, ConversationError> {
+        check_message(context.message)?;
+        let number = self.record.next_number();
+        let resumes = self.record.can_resume();
+        let has_turns = self.record.last_active().is_some();
+        let session = self.record.session();
+        let question = if resumes {
+            let estimated_tokens = estimate_tokens(context.message);
+            Question { prompt: context.message.to_string(), estimated_tokens, resumes, session }
+        } else {
+            self.question_with_history(context, session, None)
+        };
+        let before = self.save_files(number, context);
+        self.store(Entry::Sent(Sent {
+            turn: number,
+            time: Timestamp::now().to_string(),
+            text: context.message.to_string(),
+            mode: self.record.settings.turn_mode(),
+            estimated_tokens: question.estimated_tokens as u64,
+            session: Some(question.session.clone()),
+            before,
+        }))?;
+        self.running = Some(number);
+        if self.record.settings.is_native() && has_turns && !resumes {
+            context.note(
+                "the agent's own session does not have this conversation as it is now; guard began a new session with its history",
+            );
+        }
+        Ok(question)
+    }
+
+    /// Saves the files of the worktree, so that the turn can be undone.
+    fn save_files(&self, number: usize, context: &mut TurnContext<'_>) -> Option<Snapshot> {
+        let worktree = self.record.worktree()?.clone();
+        let opened = ConversationTree::open(&self.record, &worktree, &self.directory.join("scratch"));
+        let saved = opened.and_then(|tree| tree.map(|tree| tree.save_before(self.id(), number)).transpose());
+        saved.unwrap_or_else(|error| {
+            context
+                .note(format!("guard cannot undo this turn, because it could not save the files: {error}"));
+            None
+        })
+    }
+
+    /// The question for an agent that knows nothing of the conversation. `max_tokens` is the maximum size of its prompt,
+    /// instead of the usual one.
+    fn question_with_history(
+        &self,
+        context: &mut TurnContext<'_>,
+        session: String,
+        max_tokens: Option<usize>,
+    ) -> Question {
+        let is_first = self.earlier_turns().next().is_none();
+        if is_first && self.record.settings.is_native() {
+            // The session will have the history; its first message is the user's own.
+            let prompt = context.message.to_string();
+            let estimated_tokens = estimate_tokens(&prompt);
+            return Question { prompt, estimated_tokens, resumes: false, session };
+        }
+        let built = self.build_prompt(context.message, max_tokens);
+        built.notes.into_iter().for_each(|note| context.note(note));
+        Question { prompt: built.text, estimated_tokens: built.estimated_tokens, resumes: false, session }
+    }
+
+    fn execute(&self, question: &Question, context: &mut TurnContext<'_>) -> ExecResult {
+        let (settings, options) = (&self.record.settings, context.options);
+        let request = ExecRequest {
+            command: settings.command.clone(),
+            agent: Some(settings.agent.clone()),
+            sandbox: options.sandbox.unwrap_or(settings.sandbox),
+            policy: options.policy.clone(),
+            yolo: options.yolo,
+            session_id: Some(question.session.clone()),
+            fresh_agent: !question.resumes,
+            model: options.model.clone().or_else(|| settings.model.clone()),
+            timeout: options.timeout,
+            max_duration: options.max_duration,
+            max_retries: options.max_retries,
+            // A long prompt is not sent again as it is: `recover` makes it shorter first.
+            retry_timeouts: self.context_tokens(context.message) <= SMALL_PROMPT,
+            read: options.read.clone(),
+            write: options.write.clone(),
+            environment: options.environment.clone(),
+            return_all_messages: options.return_all_messages,
+            return_metrics: options.return_metrics,
+            ..ExecRequest::new(question.prompt.clone(), settings.cd.clone())
+        };
+        context.executor.execute(&request, context.cancel, &mut |event| (context.on_event)(&event))
+    }
+
+    /// Repairs what guard can repair within the turn: a lost session, a lost worktree, a time-out of a long conversation. An
+    /// agent that has changed files is not asked again, because it could repeat or undo its changes.
+    fn recover(&mut self, exec: &mut ExecResult, question: &mut Question, context: &mut TurnContext<'_>) {
+        let (mut has_new_session, mut is_shortened, mut waits) = (false, false, 0);
+        loop {
+            let Some(kind) = exec.run.error_kind.filter(|_| !context.cancel.is_set()) else { return };
+            // This process has the conversation's lock, so the run of a killed turn is about to end.
+            if kind == ErrorKind::SessionBusy && waits < MOST_WAITS {
+                waits += 1;
+                std::thread::sleep(WAIT);
+                *exec = self.execute(question, context);
+                continue;
+            }
+            let is_timeout = matches!(kind, ErrorKind::IdleTimeout | ErrorKind::Timeout);
+            if !is_timeout && kind != ErrorKind::SessionLost {
+                return;
+            }
+            let is_long = self.context_tokens(context.message) > SMALL_PROMPT;
+            if self.has_left_work(exec) {
+                context.note("guard did not ask again, because the agent had already changed files");
+                if is_timeout {
+                    self.offer_to_clear(exec);
+                }
+                return;
+            }
+            if is_timeout && (is_shortened || !is_long) {
+                return self.offer_to_clear(exec);
+            }
+            let error = terminal_text::one_line(exec.run.error.as_deref().unwrap_or_default());
+            if is_timeout {
+                is_shortened = true;
+                context.note(format!(
+                    "the agent did not answer in time ({kind}); guard tries once more with a shorter prompt"
+                ));
+                self.summarise_if_too_long(context);
+                let session = question.session.clone();
+                *question = self.question_with_history(context, session, Some(SMALL_PROMPT));
+            } else if question.resumes {
+                context.note(format!(
+                    "the agent's own session is lost ({error}); guard began a new session with its history"
+                ));
+                self.summarise_if_too_long(context);
+                *question = self.question_with_history(context, question.session.clone(), None);
+            } else if !has_new_session {
+                has_new_session = true;
+                context.note(format!(
+                    "the conversation's worktree is lost ({error}); guard began a new worktree at the last commit"
+                ));
+                question.session = uuid::Uuid::now_v7().to_string();
+            } else {
+                return;
+            }
+            *exec = self.execute(question, context);
+        }
+    }
+
+    /// Whether the agent has changed anything in this turn. Its run also counts what earlier turns left uncommitted.
+    fn has_left_work(&self, exec: &ExecResult) -> bool {
+        if !exec.attempts.iter().any(|attempt| attempt.left_work) {
+            return false;
+        }
+        let before = self.record.details.last().and_then(|details| details.before.as_ref());
+        let (Some(before), Some(worktree)) = (before, &exec.run.worktree) else { return true };
+        let tree = ConversationTree::open(&self.record, worktree, &self.directory.join("scratch"));
+        let differs =
+            tree.and_then(|tree| tree.map_or(Ok(true), |tree| tree.differs_from(self.id(), before)));
+        differs.unwrap_or(true)
+    }
+
+    /// Waits for a summary of the older messages, if the conversation is so long that it needs one. Without a summary, the
+    /// prompt has the newest messages only, and says so.
+    fn summarise_if_too_long(&mut self, context: &mut TurnContext<'_>) {
+        match self.compact_within(context.executor, context.cancel, SUMMARY_WAIT) {
+            Ok(_) | Err(ConversationError::Nothing(_)) => {}
+            Err(error) => context.note(error.to_string()),
+        }
+    }
+
+    /// Adds to the error of a turn that timed out what the user can do.
+    fn offer_to_clear(&self, exec: &mut ExecResult) {
+        let offer = format!(
+            "; if the conversation has become too long, `guard history clear {}` lets it begin again in the same worktree",
+            self.short_id()
+        );
+        let detail = exec.run.error_detail.as_mut().map(|detail| &mut detail.message);
+        exec.run.error.iter_mut().chain(detail).for_each(|text| text.push_str(&offer));
+    }
+
+    /// Stores the end of the turn.
+    fn end_turn(
+        &mut self,
+        mut exec: ExecResult,
+        question: &Question,
+        began: Instant,
+        mut notes: Vec<String>,
+    ) -> TurnResult {
+        exec.run.session_id = self.id().to_string();
+        if self.agent() == "generic" {
+            exec.run.result.truncate(exec.run.result.trim_end().len());
+        }
+        let number = self.running.take().unwrap_or(0);
+        let usage = exec.run.usage.model.as_ref();
+        let ended = Ended {
+            turn: number,
+            time: Timestamp::now().to_string(),
+            state: state_of(&exec),
+            text: stored_answer(&exec.run.result, &mut notes),
+            run_id: exec.run.run_id.clone(),
+            duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            tokens_reported: usage.map(|usage| usage.input_tokens + usage.output_tokens),
+            estimated_tokens: question.estimated_tokens as u64,
+            denials: exec.run.usage.refusals,
+            mode: self.record.settings.turn_mode(),
+            notes: notes.clone(),
+            worktree: exec.run.worktree.clone(),
+            session: Some(question.session.clone()),
+            is_in_native_session: self.record.settings.is_native() && exec.run.success,
+        };
+        let entry = Entry::Ended(Box::new(ended));
+        if let Err(error) = self.store(entry.clone()) {
+            // The caller still gets the answer, and learns that the conversation does not have it.
+            self.record.apply(entry);
+            set_error(&mut exec, ErrorKind::Internal, &format!("the answer is not stored: {error}"));
+        }
+        let turn = self.record.turns.last().cloned();
+        let turn = turn.unwrap_or_else(|| empty_turn(""));
+        notes.extend(exec.notes.iter().cloned());
+        exec.notes.clone_from(&notes);
+        TurnResult { turn, exec, notes }
+    }
+
+    /// The result of a turn that could not begin.
+    fn refused(&self, message: &str, error: &ConversationError) -> TurnResult {
+        let text = format!("{error}; {}", error.hint());
+        let mut exec = ExecResult::refused(error.kind(), &text);
+        exec.run.tool = self.agent().to_string();
+        exec.run.session_id = self.id().to_string();
+        let state = TurnState::Failed { error_kind: error.kind(), error: text };
+        let mode = self.record.settings.turn_mode();
+        let turn = Turn { state, mode, ..empty_turn(message) };
+        TurnResult { turn, exec, notes: Vec::new() }
+    }
+}
+
+fn set_error(exec: &mut ExecResult, kind: ErrorKind, text: &str) {
+    exec.run.success = false;
+    exec.run.error = Some(text.to_string());
+    exec.run.error_kind = Some(kind);
+    let detail = exec.run.error_detail.take().unwrap_or_default();
+    exec.run.error_detail = Some(ErrorDetail { message: text.to_string(), ..detail });
+}
+
+fn empty_turn(message: &str) -> Turn {
+    Turn {
+        number: 0,
+        user: message.to_string(),
+        assistant: String::new(),
+        run_id: String::new(),
+        started: Timestamp::now().to_string(),
+        duration_ms: 0,
+        tokens_reported: None,
+        estimated_tokens: 0,
+        state: TurnState::Interrupted,
+        denials: 0,
+        mode: super::TurnMode::OwnHistory,
+        is_active: false,
+        notes: Vec::new(),
+    }
+}
+
+fn state_of(exec: &ExecResult) -> TurnState {
+    match exec.run.error_kind {
+        None if exec.run.success => TurnState::Done,
+        Some(ErrorKind::Cancelled) => TurnState::Cancelled,
+        kind => TurnState::Failed {
+            error_kind: kind.unwrap_or(ErrorKind::UpstreamError),
+            error: exec.run.error.clone().unwrap_or_default(),
+        },
+    }
+}
+
+/// The answer as it is stored: cut if it is very long.
+fn stored_answer(answer: &str, notes: &mut Vec<String>) -> String {
+    if answer.len() <= LONGEST_ANSWER {
+        return answer.to_string();
+    }
+    notes.push(format!(
+        "the answer has {} bytes; the conversation keeps the first {LONGEST_ANSWER}, and the transcript all",
+        answer.len()
+    ));
+    terminal_text::before(answer, LONGEST_ANSWER).to_string()
+}

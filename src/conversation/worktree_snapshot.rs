@@ -1,0 +1,92 @@
+//! The files of a conversation's worktree before a turn, saved as a commit, so that the turn can be undone.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::record::Record;
+use crate::outcome::Worktree;
+use crate::workspace::{Repository, TaskTree, WorkspaceError};
+
+/// How many turns back can be undone.
+const MOST_UNDONE: usize = 50;
+
+/// The state of a worktree: the commit of its branch, and a commit with all files that git does not ignore.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Snapshot {
+    /// The commit that the branch was at.
+    pub(super) tip: String,
+    /// The ref that names the commit with the files.
+    pub(super) files: String,
+}
+
+/// The worktree of a conversation, for git calls that do not trust what the agent wrote.
+pub(super) struct ConversationTree {
+    pub(super) repository: Repository,
+    pub(super) tree: TaskTree,
+}
+
+impl ConversationTree {
+    /// Opens a worktree that a turn left. `None` if the conversation is not in a repository, or the worktree is gone.
+    pub(super) fn open(
+        record: &Record,
+        worktree: &Worktree,
+        scratch: &Path,
+    ) -> Result<Option<Self>, WorkspaceError> {
+        let Some(repository) = Repository::find(&record.settings.cd)? else { return Ok(None) };
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(scratch);
+        made.map_err(|source| WorkspaceError::Io { what: "create", path: scratch.to_path_buf(), source })?;
+        let branch = worktree.branch.as_str();
+        let full =
+            if branch.starts_with("refs/") { branch.to_string() } else { format!("refs/heads/{branch}") };
+        let tree = TaskTree {
+            mark: format!("guard conversation {}", record.settings.id),
+            common_dir: repository.common_dir.clone(),
+            object_format: repository.object_format.clone(),
+            branch: full,
+            base: worktree.base.clone(),
+            worktree: worktree.path.clone().into(),
+            scratch: scratch.to_path_buf(),
+        };
+        Ok(tree.check_worktree().is_ok().then_some(Self { repository, tree }))
+    }
+
+    /// Saves the files of the worktree under `refs/guard/conversation-ID/NAME`.
+    pub(super) fn save(&self, id: &str, name: &str) -> Result<Snapshot, WorkspaceError> {
+        let files = self.tree.save(&format!("conversation-{id}/{name}"))?;
+        let tip = self.tree.tip()?.unwrap_or_else(|| self.tree.base.clone());
+        Ok(Snapshot { tip, files })
+    }
+
+    /// Saves the files before a turn, and forgets the state before a turn that is long past.
+    pub(super) fn save_before(&self, id: &str, turn: usize) -> Result<Snapshot, WorkspaceError> {
+        if let Some(old) = turn.checked_sub(MOST_UNDONE).filter(|old| *old > 0) {
+            self.tree.forget(&format!("conversation-{id}/before-{old}"))?;
+        }
+        self.save(id, &format!("before-{turn}"))
+    }
+
+    /// Whether the branch or the files of the worktree differ from a saved state.
+    pub(super) fn differs_from(&self, id: &str, before: &Snapshot) -> Result<bool, WorkspaceError> {
+        let now = self.save(id, "now")?;
+        let files = |snapshot: &Snapshot| self.tree.tree_named(&snapshot.files);
+        let differs = now.tip != before.tip || files(&now)? != files(before)?;
+        self.tree.forget(&format!("conversation-{id}/now"))?;
+        Ok(differs)
+    }
+
+    /// Moves the branch and the files of the worktree to a saved state. Ignored files stay as they are.
+    pub(super) fn move_to(&self, tip: &str, files: &str) -> Result<(), WorkspaceError> {
+        let missing = |name: &str| WorkspaceError::Lost(format!("the saved state {name} no longer exists"));
+        let files = self.tree.commit_named(files)?.ok_or_else(|| missing(files))?;
+        let tip = self.tree.commit_named(tip)?.ok_or_else(|| missing(tip))?;
+        let now = self.tree.tip()?.ok_or_else(|| missing(&self.tree.branch))?;
+        // Check the files out as a commit, then let the branch name the commit below them: what was uncommitted before
+        // is uncommitted again.
+        self.tree.move_branch(&files, &now)?;
+        self.tree.check_out(&self.repository)?;
+        self.tree.move_branch(&tip, &files)
+    }
+}
