@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use super::batch_args::{
     BATCH_EXAMPLES, Batch, SERVE_EXAMPLES, ServeArgs, StoreOption, WORKER_EXAMPLES, WorkerArgs,
 };
+use super::chat_args::{CHAT_EXAMPLES, Chat, HISTORY_EXAMPLES, History};
 use super::colour::ColourOptions;
 use super::control_args::{CONTROL_EXAMPLES, Control};
 use super::exec_args::EXEC_EXAMPLES;
@@ -64,6 +65,12 @@ pub(crate) enum Command {
     /// Give an agent a prompt or a JSON request, and get its answer: text on a terminal, else one JSON object
     #[command(after_help = EXEC_EXAMPLES)]
     Exec(Exec),
+    /// Talk to an agent in turns, which share one worktree
+    #[command(after_help = CHAT_EXAMPLES)]
+    Chat(Chat),
+    /// List, show, search, export, fork, undo, clear and delete conversations
+    #[command(subcommand, after_help = HISTORY_EXAMPLES)]
+    History(History),
     /// Serve agents as Model Context Protocol tools, over standard input and output or HTTP
     #[command(after_help = MCP_EXAMPLES)]
     Mcp(Mcp),

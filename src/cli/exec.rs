@@ -188,7 +188,7 @@ pub(super) fn cancel_on_signals(cancel: &Cancel) -> io::Result<()> {
 
 /// Starts a thread that cancels the run when nobody reads the result any more. Without this thread, guard would notice
 /// that only at the next event, and an agent may be silent for a long time.
-fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
+pub(super) fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
     let out = io::stdout().as_fd().try_clone_to_owned()?;
     let cancel = cancel.clone();
     let work = move || {
@@ -205,7 +205,7 @@ fn cancel_without_reader(cancel: &Cancel) -> io::Result<()> {
     std::thread::Builder::new().name("reader".to_string()).spawn(work).map(drop)
 }
 
-fn exit(result: &ExecResult) -> Exit {
+pub(super) fn exit(result: &ExecResult) -> Exit {
     match result.run.error_kind {
         None => Exit::Success,
         Some(ErrorKind::InvalidInput | ErrorKind::SessionLost | ErrorKind::SessionBusy) => Exit::Usage,

@@ -38,6 +38,31 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         ],
     ),
     (
+        "guard chat --once",
+        &[
+            ("0", "The agent answered."),
+            ("1", "The agent failed, or the turn was cancelled."),
+            (
+                "2",
+                "Bad usage, an empty or too long message, or a conversation that does not exist or is in use.",
+            ),
+            ("124", "The turn reached a time limit, used up its budget, or filled its record."),
+            (
+                "125",
+                "guard itself failed, could not build the sandbox, or the agent is too old or wrongly configured.",
+            ),
+            ("127", "The agent is not installed."),
+        ],
+    ),
+    (
+        "guard history",
+        &[
+            ("0", "Done."),
+            ("1", "`search` found nothing."),
+            ("2", "Bad usage, or a conversation that does not exist, is in use or cannot be read."),
+        ],
+    ),
+    (
         "guard task",
         &[
             ("0", "The branch is ready."),

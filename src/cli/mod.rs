@@ -11,6 +11,8 @@ mod attach;
 mod audit;
 mod batch;
 mod batch_args;
+mod chat;
+mod chat_args;
 mod check;
 mod check_connect;
 mod colour;
@@ -29,6 +31,7 @@ mod exec_args;
 mod exec_progress;
 mod exit_code;
 mod help;
+mod history;
 mod keep_runs;
 mod learn;
 mod log;
@@ -112,6 +115,8 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::Policy(policy) => policy::run(policy, &mut out),
         args::Command::Run(arguments) => run::run(&arguments, &mut out),
         args::Command::Exec(arguments) => exec::run(&arguments, &mut out),
+        args::Command::Chat(arguments) => chat::run(&arguments, &mut out),
+        args::Command::History(arguments) => history::run(&arguments, &mut out),
         args::Command::Mcp(arguments) => mcp::run(&arguments, &mut out),
         args::Command::Task(arguments) => task::run(&arguments, &mut out),
         args::Command::Batch(arguments) => batch::run(&arguments, &mut out),

@@ -1,0 +1,75 @@
+//! `guard chat`: turns of a conversation with an agent.
+
+mod once;
+
+use std::io::Write;
+
+use super::chat_args::Chat;
+use super::exit_code::Exit;
+use super::{Failure, exec};
+use crate::conversation::{
+    Conversation, ConversationError, Conversations, NewConversation, TurnOptions, check_message,
+};
+use crate::transcript::runs_dir;
+
+impl From<ConversationError> for Failure {
+    fn from(error: ConversationError) -> Self {
+        Failure::usage(error.to_string(), error.hint())
+    }
+}
+
+pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
+    match &args.once {
+        Some(message) => once::run(args, message, out),
+        None => Err(Failure::usage("there is no message", "give one: guard chat --once 'MESSAGE'")),
+    }
+}
+
+/// The conversations of the current user.
+pub(super) fn conversations() -> Result<Conversations, Failure> {
+    let runs = runs_dir().map_err(|error| {
+        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+    })?;
+    Ok(Conversations::at(runs.with_file_name("conversations")))
+}
+
+/// Opens the conversation that the options name, or starts a new one.
+fn open_or_create(args: &Chat) -> Result<Conversation, Failure> {
+    let conversations = conversations()?;
+    if let Some(id) = &args.session {
+        let mut conversation = conversations.open(id)?;
+        if args.model.is_some() && args.model != conversation.record().settings.model {
+            conversation.set_model(args.model.clone())?;
+        }
+        return Ok(conversation);
+    }
+    let new = &args.new;
+    let cd = match &new.cd {
+        Some(cd) => std::path::absolute(cd),
+        None => std::env::current_dir(),
+    };
+    let cd = cd.map_err(|error| {
+        Failure::usage(format!("cannot determine the working directory: {error}"), "give one with --cd DIR")
+    })?;
+    Ok(conversations.create(NewConversation {
+        agent: new.agent.clone(),
+        command: new.command.clone(),
+        model: args.model.clone(),
+        cd,
+        sandbox: new.sandbox.map(Into::into).unwrap_or_default(),
+        title: new.title.clone(),
+        mode: new.mode.map(Into::into).unwrap_or_default(),
+    })?)
+}
+
+/// The options of the turns.
+fn turn_options(args: &Chat) -> TurnOptions {
+    let defaults = TurnOptions::default();
+    TurnOptions {
+        timeout: args.timeout.unwrap_or(defaults.timeout),
+        max_duration: args.max_duration.unwrap_or(defaults.max_duration),
+        max_retries: args.max_retries.unwrap_or(defaults.max_retries),
+        policy: args.policy.clone(),
+        ..defaults
+    }
+}

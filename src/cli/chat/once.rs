@@ -1,0 +1,97 @@
+//! `guard chat --once`: one turn, its answer on standard output, and everything else on standard error.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::time::Duration;
+
+use super::super::exec_progress::ExecProgress;
+use super::super::exit_code::Exit;
+use super::super::{Failure, note, terminal_summary};
+use super::{Chat, check_message, exec, open_or_create, turn_options};
+use crate::agent_exec::Cancel;
+use crate::conversation::{Conversation, LONGEST_MESSAGE, TurnResult};
+use crate::launch;
+use crate::terminal_text;
+
+/// How long the command waits for a summary of older messages after it has printed the answer.
+const SUMMARY_WAIT: Duration = Duration::from_secs(60);
+
+pub(super) fn run(args: &Chat, message: &str, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let message = match message {
+        "-" => read_message()?,
+        text => text.to_string(),
+    };
+    // Before a conversation is created, so that a refused message leaves none behind.
+    check_message(&message)?;
+    let mut conversation = open_or_create(args)?;
+    let executor = exec::executor()?;
+    let (cancel, has_signal) = (Cancel::default(), Cancel::default());
+    on_signals(&cancel, &has_signal)?;
+    exec::cancel_without_reader(&cancel)?;
+    let is_text = !args.json && !args.stream_json;
+    if is_text && args.session.is_none() {
+        note(&format!("guard: conversation {}", conversation.id()));
+    }
+    let progress = (is_text && io::stderr().is_terminal()).then(ExecProgress::start);
+    let mut broken = None;
+    let result = conversation.run_turn(&message, &turn_options(args), &executor, &cancel, &mut |event| {
+        if let Some(progress) = &progress {
+            progress.show(event);
+        }
+        if args.stream_json && broken.is_none() {
+            broken = exec::print(event, out).err();
+        }
+        // If the reader is gone, the rest of the turn is useless.
+        if broken.is_some() && !cancel.is_set() {
+            cancel.set();
+        }
+    });
+    drop(progress);
+    if let Some(error) = broken {
+        return Err(error.into());
+    }
+    let exit = if is_text { print_text(&conversation, &result, out)? } else { print_json(&result, out)? };
+    // The answer is there; the next turn profits from the summary, and works without it. A reader that has what it wanted
+    // does not end the wait, a signal does.
+    out.flush()?;
+    conversation.wait_for_compaction(SUMMARY_WAIT, &has_signal);
+    Ok(exit)
+}
+
+/// At the first signal, cancels the turn, or the wait after it.
+fn on_signals(cancel: &Cancel, has_signal: &Cancel) -> io::Result<()> {
+    let (cancel, has_signal) = (cancel.clone(), has_signal.clone());
+    launch::on_signals(move || {
+        cancel.set();
+        has_signal.set();
+    })
+}
+
+fn read_message() -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    io::stdin().lock().take(LONGEST_MESSAGE as u64 + 1).read_to_end(&mut bytes)?;
+    String::from_utf8(bytes)
+        .map_err(|_| Failure::usage("the message on standard input is not UTF-8", "convert it to UTF-8"))
+}
+
+fn print_json(result: &TurnResult, out: &mut dyn Write) -> Result<Exit, Failure> {
+    serde_json::to_writer(&mut *out, result).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(exec::exit(&result.exec))
+}
+
+fn print_text(
+    conversation: &Conversation,
+    result: &TurnResult,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    for line in result.exec.run.result.lines() {
+        writeln!(out, "{}", terminal_text::escape(line))?;
+    }
+    out.flush()?;
+    for remark in &result.notes {
+        note(&terminal_text::one_line(&format!("guard: note: {remark}")));
+    }
+    note(&terminal_summary::ending(&result.exec.run));
+    note(&format!("  continue: guard chat --session {} --once 'MESSAGE'", conversation.short_id()));
+    Ok(exec::exit(&result.exec))
+}
