@@ -12,6 +12,7 @@ use tokio::sync::{oneshot, watch};
 use super::result_store::{OpenCall, Record, ResultStore, bounded};
 use crate::agent::AgentEvent;
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
+use crate::conversation::Conversations;
 use crate::outcome::ErrorKind;
 
 /// Identifies where a call came from: the client's connection or session, and the request's id in it.
@@ -31,6 +32,7 @@ struct Running {
 /// All running calls of this server, and the store for their results.
 pub(super) struct Calls {
     executor: Executor,
+    conversations: Conversations,
     pub(super) results: ResultStore,
     max_calls: usize,
     log: fn(&str),
@@ -61,7 +63,8 @@ impl Drop for Ending {
 impl Calls {
     pub(super) fn new(executor: Executor, results: ResultStore, max_calls: usize, log: fn(&str)) -> Self {
         let (state, ends) = (Mutex::default(), watch::Sender::new(0));
-        Self { executor, results, max_calls, log, state, ends }
+        let conversations = Conversations::at(executor.sessions.with_file_name("conversations"));
+        Self { executor, conversations, results, max_calls, log, state, ends }
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut CallTable) -> T) -> T {
@@ -100,7 +103,7 @@ impl Calls {
             let (calls, id) = (ending.calls.clone(), ending.id.clone());
             let open = calls.open(&id, &request);
             let on_event = &mut |event: AgentEvent| calls.record_progress(&id, &event);
-            let result = calls.executor.execute(&request, &cancel, on_event);
+            let result = calls.conversations.execute(&request, &calls.executor, &cancel, on_event);
             let value = bounded(finish(&id, result));
             if let Some(Err(error)) = open.map(|open| open.finish(value.clone())) {
                 (calls.log)(&format!("guard: cannot store the result of the call {id}: {error}"));

@@ -34,7 +34,7 @@ pub(super) struct Gemini {
     /// Whether the agent acts without asking for approval. The sandbox is the same either way.
     #[serde(default = "yes")]
     yolo: bool,
-    /// The session to continue: `SESSION_ID` of an earlier result.
+    /// The session to continue: `SESSION_ID` of an earlier result, or the id of a conversation of `guard chat`.
     #[serde(default)]
     #[schemars(with = "String")]
     SESSION_ID: Option<String>,
