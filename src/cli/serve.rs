@@ -15,7 +15,7 @@ use super::{Failure, note};
 use crate::batch::{StopFlag, TaskTypes, Worker, WorkerOptions};
 use crate::client_access::Stop;
 use crate::launch;
-use crate::serve::{Listener, ServeConfig, Socket, serve};
+use crate::serve::{ConversationService, Listener, ServeConfig, Socket, serve};
 use crate::sys::process::exit_now;
 
 /// The exit code after a second signal.
@@ -32,7 +32,12 @@ pub(super) fn run(args: &ServeArgs, _: &mut dyn Write) -> Result<Exit, Failure> 
     let (stop, worker_stop) = (Stop::default(), StopFlag::default());
     stop_on_signals(&stop, &worker_stop)?;
     let worker = if args.no_worker { None } else { Some(start_worker(args, &place, &stop, &worker_stop)?) };
-    let config = ServeConfig { open_queue: Arc::new(move || place.open()), types, accepted_types, roots };
+    let conversations = Some(ConversationService {
+        conversations: super::chat::conversations()?,
+        executor: super::exec::executor()?,
+    });
+    let open_queue = Arc::new(move || place.open());
+    let config = ServeConfig { open_queue, types, accepted_types, roots, conversations };
     let served = serve(config, listener, &stop);
     worker_stop.set();
     if worker.is_some_and(|worker| worker.join().is_err()) {

@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 
 use super::Shared;
 use super::error::ErrorBody;
-use super::handlers;
+use super::{conversations, handlers};
 
 /// The paths that need no token.
 pub(super) const WITHOUT_TOKEN: [&str; 2] = ["/healthz", "/v1/openapi.json"];
@@ -31,7 +31,7 @@ const COMMON_ERRORS: [(&str, &str); 5] = [
 #[openapi(
     info(
         title = "guard serve",
-        description = "Submit batches of tasks, poll for their results, or follow them as events.\n\nEvery request but those for \
+        description = "Submit batches of tasks, poll for their results, or follow them as events; talk to agents in turns.\n\nEvery request but those for \
                        `/healthz` and this document carries the token of the server: `Authorization: Bearer TOKEN`. On a unix \
                        socket no token is needed. Later versions may add fields; ignore those that you do not know."
     ),
@@ -52,6 +52,9 @@ fn parts() -> (Router<Arc<Shared>>, utoipa::openapi::OpenApi) {
         .routes(routes!(handlers::results))
         .routes(routes!(handlers::retry_failed))
         .routes(routes!(handlers::follow))
+        .routes(routes!(conversations::start_conversation, conversations::list_conversations))
+        .routes(routes!(conversations::show_conversation))
+        .routes(routes!(conversations::send_message))
         .routes(routes!(handlers::task_types))
         .routes(routes!(handlers::openapi))
         .routes(routes!(handlers::health))

@@ -16,7 +16,7 @@ pub(super) struct ErrorBody {
     /// What is wrong, for people.
     error: String,
     /// What is wrong, for programs: `bad_request`, `unauthorized`, `forbidden`, `not_found`, `method_not_allowed`,
-    /// `timed_out`, `key_reused`, `too_large`, `unsupported_media_type`, `invalid_submission`, `overloaded`, `unavailable`
+    /// `timed_out`, `key_reused`, `busy` (another client uses the conversation), `too_large`, `unsupported_media_type`, `invalid_submission`, `overloaded`, `unavailable`
     /// (the queue cannot be used) or `internal`. Later versions may add kinds.
     error_kind: &'static str,
     /// The problems of a submission, each with its task: at most 100, then one that counts the rest.
@@ -95,6 +95,13 @@ impl ApiError {
     pub(super) fn overloaded(error: impl Into<String>) -> Self {
         let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, error);
         error.body.error_kind = "overloaded";
+        error
+    }
+
+    /// Another client uses what the request needs.
+    pub(super) fn busy(error: impl Into<String>) -> Self {
+        let mut error = Self::new(StatusCode::CONFLICT, error);
+        error.body.error_kind = "busy";
         error
     }
 

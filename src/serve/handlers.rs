@@ -482,7 +482,7 @@ pub(super) async fn unknown_method() -> ApiError {
     ApiError::method_not_allowed()
 }
 
-fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let essence = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let known = ["application/json", "application/x-ndjson", "application/jsonl", "application/json-lines"];

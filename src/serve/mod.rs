@@ -7,14 +7,15 @@
 //!                                                  └─► document (OpenAPI), made from the handlers
 //! ```
 //!
-//! The server only reads and writes the queue; workers do the tasks, in this process or in others. It keeps no state of its
-//! own, so a client continues after a restart with the `response_id` that it has. Whatever a client sends, time and memory
+//! The server only reads and writes the queue; workers do the tasks, in this process or in others. The turns of conversations
+//! run in threads of this process, and end when their client goes away. The server keeps no state of its own, so a client continues after a restart with the `response_id` that it has. Whatever a client sends, time and memory
 //! are bounded: see the constants of `connection`, `body` and `handlers`.
 #![forbid(unsafe_code)]
 
 mod body;
 mod changes;
 mod connection;
+mod conversations;
 mod document;
 mod error;
 mod events;
@@ -35,6 +36,7 @@ use crate::client_access::{Listening, Roots, Stop, Token};
 use changes::Changes;
 use queue_pool::QueuePool;
 
+pub use conversations::ConversationService;
 pub use document::document;
 pub use socket::{Socket, SocketError};
 
@@ -53,6 +55,8 @@ pub struct ServeConfig {
     pub accepted_types: Option<BTreeSet<String>>,
     /// The directories below which tasks may work.
     pub roots: Roots,
+    /// What conversations need; `None` if the server offers none.
+    pub conversations: Option<ConversationService>,
 }
 
 /// Where the server listens, and what identifies its clients.
@@ -70,6 +74,7 @@ struct Shared {
     types: TaskTypes,
     accepted_types: Option<BTreeSet<String>>,
     roots: Roots,
+    conversations: Option<conversations::Service>,
     waiting: Arc<Semaphore>,
     body_budget: Arc<Semaphore>,
     stop: Stop,
@@ -88,6 +93,7 @@ pub fn serve(config: ServeConfig, listener: Listener, stop: &Stop) -> io::Result
         types: config.types,
         accepted_types: config.accepted_types,
         roots: config.roots,
+        conversations: config.conversations.map(conversations::Service::new),
         waiting: Arc::new(Semaphore::new(MOST_WAITING)),
         body_budget: Arc::new(Semaphore::new(body::BUDGET_KIB)),
         stop: stop.clone(),

@@ -2,6 +2,7 @@
 
 mod access;
 mod api;
+mod conversations;
 mod events;
 mod examples;
 mod limits;

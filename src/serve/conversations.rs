@@ -1,0 +1,409 @@
+//! Conversations over HTTP: start one, list and read them, and send messages. A turn is one long request, or a stream of
+//! events. It ends when the client goes away: whoever asks is who waits.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use utoipa::ToSchema;
+
+use super::Shared;
+use super::body;
+use super::error::{ApiError, ErrorBody};
+use super::handlers::{App, check_content_type};
+use super::parameters::{Ids, NoQuery, Query};
+use crate::agent::AgentEvent;
+use crate::agent_exec::{Cancel, Executor, RESULT, Sandbox};
+use crate::conversation::{
+    Conversation, ConversationError, ConversationLine, Conversations, Mode, NewConversation, Record, Turn,
+    TurnOptions, TurnResult,
+};
+
+/// The maximum number of turns at the same time.
+const MOST_TURNS: usize = 8;
+/// The number of events that wait to be sent. A reader that is slower loses events, but never the result.
+const EVENTS: usize = 256;
+
+/// What the server needs for conversations.
+#[derive(Debug, Clone)]
+pub struct ConversationService {
+    /// The stored conversations.
+    pub conversations: Conversations,
+    /// Runs the agents.
+    pub executor: Executor,
+}
+
+/// The service and the permits for its turns.
+pub(super) struct Service {
+    setup: ConversationService,
+    turns: Arc<Semaphore>,
+}
+
+impl Service {
+    pub(super) fn new(setup: ConversationService) -> Self {
+        Self { setup, turns: Arc::new(Semaphore::new(MOST_TURNS)) }
+    }
+}
+
+/// A conversation to start.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({ "cd": "/home/me/work/app", "agent": "gemini" }))]
+pub(super) struct StartConversation {
+    /// The directory in which the agent works: an absolute path below a root of the server. Default: the first root.
+    cd: Option<String>,
+    /// The agent: `gemini`, `claude`, `codex` or `agy`. Default: `gemini`.
+    agent: Option<String>,
+    /// The model. Default: the agent's.
+    model: Option<String>,
+    /// How the agent learns what was said before: `auto`, `native` or `own-history`. Default: `auto`.
+    mode: Option<Mode>,
+    /// Which files the agent may write: `read-only` or `workspace-write`. Default: `workspace-write`.
+    sandbox: Option<Sandbox>,
+    /// The title. Default: the beginning of the first message.
+    title: Option<String>,
+}
+
+/// A message to the agent.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({ "message": "add a dark mode toggle" }))]
+pub(super) struct SendMessage {
+    /// The message, at most 1 MiB.
+    message: String,
+    /// The idle limit in seconds. Default: 120.
+    #[schema(minimum = 1, maximum = 604_800)]
+    timeout: Option<u64>,
+    /// The limit on the total duration of one attempt, in seconds. Default: 1800.
+    #[schema(minimum = 1, maximum = 604_800)]
+    max_duration: Option<u64>,
+    /// The model for this turn.
+    model: Option<String>,
+}
+
+/// Conversations, the one with the newest turn first.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ConversationList {
+    /// The conversations in the roots of the server.
+    conversations: Vec<ConversationLine>,
+}
+
+/// A conversation with its turns.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ShownConversation {
+    /// The id of the conversation.
+    #[serde(rename = "SESSION_ID")]
+    session_id: String,
+    /// The title.
+    title: String,
+    /// The agent's name.
+    agent: String,
+    /// The model in use, if it is known.
+    model: Option<String>,
+    /// The directory in which the agent works.
+    cd: String,
+    /// Whether a client is using the conversation.
+    is_open: bool,
+    /// The turns, oldest first.
+    turns: Vec<Turn>,
+}
+
+impl From<&Record> for ShownConversation {
+    fn from(record: &Record) -> Self {
+        Self {
+            session_id: record.settings.id.clone(),
+            title: record.title(),
+            agent: record.settings.agent.clone(),
+            model: record.settings.model_in_use(),
+            cd: record.settings.cd.to_string_lossy().into_owned(),
+            is_open: record.is_open,
+            turns: record.active_turns().cloned().collect(),
+        }
+    }
+}
+
+impl From<ConversationError> for ApiError {
+    fn from(error: ConversationError) -> Self {
+        let text = format!("{error}; {}", error.hint());
+        match &error {
+            ConversationError::Unknown(_) | ConversationError::None | ConversationError::Ambiguous { .. } => {
+                Self::not_found(text)
+            }
+            ConversationError::Busy(_) => Self::busy(text),
+            ConversationError::Io { .. } | ConversationError::Damaged { .. } => Self::internal(text),
+            _ => Self::bad_request(text),
+        }
+    }
+}
+
+fn service(shared: &Shared) -> Result<&Service, ApiError> {
+    shared.conversations.as_ref().ok_or_else(|| ApiError::not_found("this server offers no conversations"))
+}
+
+/// Runs work that blocks on files in another thread.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?
+}
+
+async fn parsed<T: DeserializeOwned>(
+    shared: &Shared,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, ApiError> {
+    check_content_type(headers)?;
+    let (text, _permit) = body::read(shared, headers, body).await?;
+    serde_json::from_slice(&text)
+        .map_err(|error| ApiError::bad_request(format!("the body is wrong: {error}")))
+}
+
+/// Fails unless the agent of the conversation works below a root of the server. Whether other conversations exist is not
+/// told.
+fn check_place(shared: &Shared, record: &Record) -> Result<(), ApiError> {
+    let place = record.settings.cd.to_string_lossy();
+    shared.roots.find("cd", &place).map(drop).map_err(|_| unknown(&record.settings.id))
+}
+
+fn unknown(id: &str) -> ApiError {
+    ApiError::not_found(format!("there is no conversation {id:?}"))
+}
+
+/// Reads the conversation with this complete id.
+fn read(shared: &Shared, id: &str) -> Result<Record, ApiError> {
+    let conversations = &service(shared)?.setup.conversations;
+    if !conversations.contains(id) {
+        return Err(unknown(id));
+    }
+    let record = conversations.read(id)?;
+    check_place(shared, &record).map(|()| record)
+}
+
+/// Start a conversation
+///
+/// The agent starts with the first message: see `POST /v1/conversations/{id}/turns`.
+#[utoipa::path(
+    post,
+    path = "/v1/conversations",
+    tag = "conversations",
+    request_body(content = StartConversation, content_type = "application/json"),
+    responses(
+        (status = 201, description = "The conversation exists.", body = ShownConversation),
+        (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(super) async fn start_conversation(
+    State(shared): App,
+    _: Query<NoQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let asked: StartConversation = parsed(&shared, &headers, body).await?;
+    let shown = blocking(move || {
+        let cd = match (&asked.cd, shared.roots.first()) {
+            (Some(cd), _) => shared.roots.find("cd", cd).map_err(ApiError::bad_request)?,
+            (None, Some(first)) => first.to_path_buf(),
+            (None, None) => return Err(ApiError::bad_request("`cd` is missing")),
+        };
+        let conversation = service(&shared)?.setup.conversations.create(NewConversation {
+            agent: asked.agent,
+            command: Vec::new(),
+            model: asked.model,
+            cd,
+            sandbox: asked.sandbox.unwrap_or_default(),
+            title: asked.title,
+            mode: asked.mode.unwrap_or_default(),
+        })?;
+        Ok(ShownConversation::from(conversation.record()))
+    })
+    .await?;
+    Ok((StatusCode::CREATED, Json(shown)).into_response())
+}
+
+/// List conversations
+#[utoipa::path(
+    get,
+    path = "/v1/conversations",
+    tag = "conversations",
+    responses((status = 200, description = "The conversations.", body = ConversationList)),
+)]
+pub(super) async fn list_conversations(
+    State(shared): App,
+    _: Query<NoQuery>,
+) -> Result<Json<ConversationList>, ApiError> {
+    blocking(move || {
+        let mut conversations = service(&shared)?.setup.conversations.list()?;
+        conversations.retain(|line| shared.roots.find("cd", &line.cd.to_string_lossy()).is_ok());
+        Ok(Json(ConversationList { conversations }))
+    })
+    .await
+}
+
+/// Read a conversation
+#[utoipa::path(
+    get,
+    path = "/v1/conversations/{id}",
+    tag = "conversations",
+    params(("id" = String, Path, description = "The `SESSION_ID` of the conversation.")),
+    responses(
+        (status = 200, description = "The conversation with its turns.", body = ShownConversation),
+        (status = 404, description = "There is no such conversation.", body = ErrorBody),
+    ),
+)]
+pub(super) async fn show_conversation(
+    State(shared): App,
+    Ids(id): Ids<String>,
+    _: Query<NoQuery>,
+) -> Result<Json<ShownConversation>, ApiError> {
+    blocking(move || Ok(Json(ShownConversation::from(&read(&shared, &id)?)))).await
+}
+
+/// Send a message
+///
+/// Answers when the turn has ended: with a JSON object that has `success`, `result`, `turn` and everything that `guard exec`
+/// reports, whether the agent succeeded or failed. With `Accept: text/event-stream` the events of the agent come first, and
+/// the last event, `exec.result`, has the object as its `data`. The turn is cancelled if the client goes away.
+#[utoipa::path(
+    post,
+    path = "/v1/conversations/{id}/turns",
+    tag = "conversations",
+    params(("id" = String, Path, description = "The `SESSION_ID` of the conversation.")),
+    request_body(content = SendMessage, content_type = "application/json"),
+    responses(
+        (status = 200, description = "The turn has ended.", content(
+            (Object = "application/json"), (String = "text/event-stream"),
+        )),
+        (status = 404, description = "There is no such conversation.", body = ErrorBody),
+        (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
+        (status = 409, description = "Another client uses the conversation.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(super) async fn send_message(
+    State(shared): App,
+    Ids(id): Ids<String>,
+    _: Query<NoQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let asked: SendMessage = parsed(&shared, &headers, body).await?;
+    crate::conversation::check_message(&asked.message)?;
+    let turns = service(&shared)?.turns.clone();
+    let permit = turns.try_acquire_owned().map_err(|_| {
+        ApiError::overloaded("as many turns as allowed are going on; try again when one has ended")
+    })?;
+    let opener = shared.clone();
+    let conversation = blocking(move || {
+        let record = read(&opener, &id)?;
+        Ok(service(&opener)?.setup.conversations.open(&record.settings.id)?)
+    })
+    .await?;
+    let is_stream = headers
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.contains("text/event-stream"));
+    let executor = service(&shared)?.setup.executor.clone();
+    let running = RunningTurn::start(conversation, asked, executor, permit)?;
+    if is_stream { Ok(running.stream(shared)) } else { running.finish(&shared).await }
+}
+
+/// A turn that is going on in a thread of its own. Dropping it cancels the turn.
+struct RunningTurn {
+    cancel: Cancel,
+    events: mpsc::Receiver<AgentEvent>,
+    result: oneshot::Receiver<TurnResult>,
+}
+
+impl Drop for RunningTurn {
+    fn drop(&mut self) {
+        self.cancel.set();
+    }
+}
+
+impl RunningTurn {
+    fn start(
+        mut conversation: Conversation,
+        asked: SendMessage,
+        executor: Executor,
+        permit: tokio::sync::OwnedSemaphorePermit,
+    ) -> Result<Self, ApiError> {
+        let (event_sender, events) = mpsc::channel(EVENTS);
+        let (result_sender, result) = oneshot::channel();
+        let cancel = Cancel::default();
+        let of_thread = cancel.clone();
+        let work = move || {
+            let defaults = TurnOptions::default();
+            let options = TurnOptions {
+                timeout: asked.timeout.unwrap_or(defaults.timeout),
+                max_duration: asked.max_duration.unwrap_or(defaults.max_duration),
+                model: asked.model,
+                ..defaults
+            };
+            let on_event = &mut |event: &AgentEvent| drop(event_sender.try_send(event.clone()));
+            let result = conversation.run_turn(&asked.message, &options, &executor, &of_thread, on_event);
+            conversation.detach_compaction();
+            // The next turn can begin as soon as the client has the result.
+            drop((conversation, permit));
+            let _ = result_sender.send(result);
+        };
+        let thread = std::thread::Builder::new().name("turn".to_string()).spawn(work);
+        thread.map_err(|error| ApiError::internal(format!("cannot start a thread: {error}")))?;
+        Ok(Self { cancel, events, result })
+    }
+
+    /// Waits for the end, and answers with the result.
+    async fn finish(mut self, shared: &Shared) -> Result<Response, ApiError> {
+        // A full channel would lose events, which nobody reads here.
+        self.events.close();
+        tokio::select! {
+            result = &mut self.result => match result {
+                Ok(result) => Ok(Json(result).into_response()),
+                Err(_) => Err(ApiError::internal("the turn ended without a result")),
+            },
+            () = shared.stop.wait() => Err(ApiError::overloaded("the server stops; the turn is cancelled")),
+        }
+    }
+
+    /// Answers with the events as they come, and the result as the last one.
+    fn stream(mut self, shared: Arc<Shared>) -> Response {
+        let (sender, body) = body::streamed();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    event = self.events.recv() => match event {
+                        Some(event) => if !sender.send(written(&event)).await { return },
+                        None => break,
+                    },
+                    () = sender.closed() => return,
+                    () = shared.stop.wait() => return,
+                }
+            }
+            if let Ok(result) = (&mut self.result).await {
+                let data = serde_json::to_value(&result).unwrap_or_default();
+                sender.send(written(&AgentEvent::new(RESULT, "the turn has ended", data))).await;
+                sender.end().await;
+            }
+        });
+        let headers = [
+            (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+            (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        ];
+        (headers, body).into_response()
+    }
+}
+
+/// An event as it is sent. JSON has no line breaks, so it is one line.
+fn written(event: &AgentEvent) -> String {
+    let data = serde_json::to_string(event).unwrap_or_default();
+    format!("event: {}\ndata: {data}\n\n", event.event_type)
+}
