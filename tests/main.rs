@@ -10,6 +10,7 @@ mod agent_exec;
 mod batch;
 mod cli;
 mod command;
+mod conversation;
 mod decide;
 mod docs;
 mod egress;

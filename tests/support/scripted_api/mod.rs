@@ -91,6 +91,11 @@ impl Api {
         Self { server: Server::plain(routes(turns)) }
     }
 
+    /// An API whose answer depends on the question.
+    pub(crate) fn answering(turn: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
+        Self { server: Server::plain(routes_by(move |request| Some(turn(request)))) }
+    }
+
     pub(crate) fn tls(authority: &Authority, names: &[&str], turns: Vec<Turn>) -> Self {
         Self { server: Server::tls(authority, names, routes(turns)) }
     }
@@ -118,12 +123,18 @@ impl Api {
 
 fn routes(turns: Vec<Turn>) -> impl Fn(&Request) -> Response + Send + Sync + 'static {
     let turns = Mutex::new(VecDeque::from(turns));
+    routes_by(move |_| turns.lock().unwrap().pop_front())
+}
+
+fn routes_by(
+    next: impl Fn(&Request) -> Option<Turn> + Send + Sync + 'static,
+) -> impl Fn(&Request) -> Response + Send + Sync + 'static {
     move |request| {
         let method = request.path().rsplit_once(':').map_or("", |(_, method)| method);
         let is_of_api =
             ["/v1beta/models/", "/v1/models/"].iter().any(|start| request.path().starts_with(start));
         match (request.method.as_str(), method) {
-            ("POST", "streamGenerateContent") if is_of_api => match turns.lock().unwrap().pop_front() {
+            ("POST", "streamGenerateContent") if is_of_api => match next(request) {
                 Some(turn) => streamed(&turn.told(request), request.query().contains("alt=sse")),
                 None => failed(400, "the script of this test is over"),
             },

@@ -1,0 +1,114 @@
+//! Summaries of older messages: who writes them, what happens when that fails, and that no turn waits for them.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Talk, words};
+
+/// Turns of about 1,500 tokens each, the first with a constraint.
+fn fill(talk: &Talk, turns: usize) {
+    talk.says(&format!("echo ok # Never push to main. {}", words(1500)));
+    for _ in 1..turns {
+        talk.says(&format!("echo ok # {}", words(1500)));
+    }
+}
+
+fn diff(talk: &Talk) -> Value {
+    talk.history(&["diff"])
+}
+
+/// A conversation above 8,000 tokens gets a summary after the turn. The next prompt has the summary, the user's constraint
+/// word for word, and the newest messages.
+#[test]
+fn a_long_conversation_gets_a_summary() {
+    let talk = Talk::with_summary("conversation-summary", "echo They chose plum.");
+    fill(&talk, 7);
+    let shown = diff(&talk);
+    assert_eq!(shown["summary"]["text"], "They chose plum.", "{shown:#}");
+    assert!(shown["prompt_tokens"].as_u64().unwrap() < shown["all_tokens"].as_u64().unwrap(), "{shown:#}");
+    assert_eq!(talk.says("echo next"), "next");
+    let prompt = talk.prompt();
+    for expected in
+        ["## Conversation Summary", "They chose plum.", "Never push to main.", "## Recent Messages"]
+    {
+        assert!(prompt.contains(expected), "{expected}: {prompt}");
+    }
+    // The cached summary is used again: nothing asks for it anew.
+    let before = talk.user.kept_runs().len();
+    talk.says("echo once more");
+    assert_eq!(talk.user.kept_runs().len(), before + 1, "the turn is the only new run");
+}
+
+/// The summariser fails twice: the oldest messages are dropped with a note in their place, and the conversation goes on.
+#[test]
+fn a_failing_summariser_leads_to_truncation() {
+    let talk = Talk::with_summary("conversation-summary-fails", "exit 1");
+    fill(&talk, 9);
+    let shown = diff(&talk);
+    assert_eq!(shown["summary"]["made_by"], "truncation", "{shown:#}");
+    assert!(shown["summary"]["text"].as_str().unwrap().contains("left out without a summary"), "{shown:#}");
+    assert!(shown["summary"]["pinned"].to_string().contains("Never push to main."), "{shown:#}");
+    let result = talk.turn("echo still here", &["--session", "@"]);
+    assert_eq!(result["result"], "still here");
+    assert!(result["turn"]["estimated_tokens"].as_u64().unwrap() <= 16_000);
+}
+
+/// The summariser answers with more text than it was given: the answer is rejected, and counts as a failure.
+#[test]
+fn a_summary_that_is_longer_is_rejected() {
+    let talk = Talk::with_summary("conversation-summary-longer", "head -c 200000 /dev/zero | tr '\\0' x");
+    fill(&talk, 9);
+    let shown = diff(&talk);
+    assert_eq!(shown["summary"]["made_by"], "truncation", "{shown:#}");
+}
+
+/// The summariser is slow: the answer of the turn is printed before the summary is there, and the next turn does not wait
+/// for it.
+#[test]
+fn a_slow_summariser_delays_no_turn() {
+    let talk = Talk::with_summary("conversation-summary-slow", "sleep 6; echo late");
+    fill(&talk, 5);
+    let mut command = talk.turn_command(&format!("echo answer # {}", words(1500)), &["--session", "@"]);
+    let began = Instant::now();
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut answers = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let line = answers.next().unwrap().unwrap();
+    let printed = began.elapsed();
+    assert!(line.contains("\"answer\""), "{line}");
+    assert!(printed < Duration::from_secs(5), "the answer came after {printed:?}");
+    assert!(child.wait().unwrap().success());
+    assert!(began.elapsed() >= Duration::from_secs(6), "guard waited for the summary after the answer");
+    assert_eq!(diff(&talk)["summary"]["text"], "late");
+}
+
+/// The reader of the answer goes away when it has it: the summary is made all the same.
+#[test]
+fn a_reader_that_leaves_does_not_end_the_summary() {
+    let talk = Talk::with_summary("conversation-summary-reader", "sleep 1; echo made");
+    fill(&talk, 5);
+    let message = format!("echo answer # {}", words(1500));
+    std::fs::write(talk.user.home().join("message"), message).unwrap();
+    let printed = talk.user.types("guard chat --once - --session @ < ~/message | head -n 1; sleep 3");
+    assert!(printed.contains("answer\n"), "{printed}");
+    crate::support::wait_until("the summary is there", || diff(&talk)["summary"]["text"] == "made");
+}
+
+/// The user asks for a summary, and reads what it saved; a second time there is nothing to do.
+#[test]
+fn compact_on_request() {
+    let talk = Talk::with_summary(
+        "conversation-compact",
+        "if ! [ -e ready ]; then exit 1; fi; echo They chose plum.",
+    );
+    // The first attempt fails, so that there is still something to do.
+    fill(&talk, 6);
+    assert_eq!(diff(&talk)["summary"], Value::Null);
+    talk.user.types("touch ready");
+    let done = talk.history(&["compact", "@"]);
+    assert_eq!(done["made_by"], "generic", "{done:#}");
+    assert!(done["summary_tokens"].as_u64() < done["replaced_tokens"].as_u64(), "{done:#}");
+    let (_, error, code) = talk.guard(&["history", "compact", "@"]);
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("nothing to summarise"), "{error}");
+}

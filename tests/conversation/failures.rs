@@ -1,0 +1,96 @@
+//! Agents that fail or are silent, and disks that are full.
+
+use std::time::{Duration, Instant};
+
+use super::{Talk, words};
+use crate::support::{is_root, skip};
+
+/// The agent fails: the turn is stored as failed with the reason, and the next turn goes on.
+#[test]
+fn a_failed_turn_is_stored() {
+    let talk = Talk::new("conversation-failed");
+    let failed = talk.turn("echo partial; echo why >&2; exit 3", &["--max-retries", "0"]);
+    assert_eq!(
+        (&failed["success"], &failed["error_kind"]),
+        (&false.into(), &"upstream_error".into()),
+        "{failed:#}"
+    );
+    let turns = talk.history(&["show"])["turns"].clone();
+    assert_eq!(turns[0]["state"]["name"], "failed");
+    assert_eq!(talk.says("echo better"), "better");
+}
+
+/// A long conversation whose agent is silent is tried once more with a prompt of at most 8,000 tokens, which is answered.
+#[test]
+fn a_silent_agent_gets_a_shorter_prompt() {
+    let talk = Talk::new("conversation-shorter");
+    for _ in 0..5 {
+        let turn = format!("echo ok # {}", words(2500));
+        talk.says(&turn);
+    }
+    let began = Instant::now();
+    let result = talk.turn("echo answered # LONG-SILENT", &["--session", "@", "--timeout", "2"]);
+    assert_eq!(result["result"], "answered", "{result:#}");
+    assert!(result["notes"].to_string().contains("tries once more with a shorter prompt"), "{result:#}");
+    assert!(result["turn"]["estimated_tokens"].as_u64().unwrap() <= 8000, "{result:#}");
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+}
+
+/// An agent that is silent whatever it is asked is stopped after two attempts, and the user reads how to clear the history.
+#[test]
+fn a_time_out_offers_to_clear_the_history() {
+    let talk = Talk::new("conversation-time-out");
+    for _ in 0..5 {
+        talk.says(&format!("echo ok # {}", words(2500)));
+    }
+    let result = talk.turn("echo never # SILENT", &["--session", "@", "--timeout", "1"]);
+    assert_eq!(result["error_kind"], "idle_timeout", "{result:#}");
+    let error = result["error"].as_str().unwrap();
+    let id = result["SESSION_ID"].as_str().unwrap();
+    assert!(error.contains(&format!("guard history clear {}", &id[id.len() - 8..])), "{error}");
+}
+
+/// The agent has changed files before it became silent: it is not asked again, and the user reads why.
+#[test]
+fn an_agent_that_changed_files_is_not_asked_again() {
+    let talk = Talk::new("conversation-changed-files");
+    for _ in 0..5 {
+        talk.says(&format!("echo ok # {}", words(2500)));
+    }
+    let result = talk.turn("echo work >> work; sleep 60", &["--session", "@", "--timeout", "2"]);
+    assert_eq!(result["error_kind"], "idle_timeout", "{result:#}");
+    assert!(result["notes"].to_string().contains("had already changed files"), "{result:#}");
+    assert_eq!(talk.says("cat work"), "work");
+}
+
+/// The disk is full: the user reads so, nothing that was stored is lost, and the conversation goes on when there is room.
+#[test]
+fn a_full_disk_loses_nothing() {
+    if !is_root() {
+        skip("a full disk", "only root can mount one");
+        return;
+    }
+    let talk = Talk::new("conversation-full-disk");
+    let script = r#"
+        set -e
+        state=~/.local/state/guard/conversations
+        mkdir -p $state; mount -t tmpfs -o size=64k none $state
+        guard chat --once 'echo one' --agent generic -- bash agent.sh
+        before=$(cat $state/*/messages.jsonl | wc -c)
+        head -c 1M /dev/zero > $state/fill || true
+        code=0
+        guard chat --once "echo two # $(head -c 10000 /dev/zero | tr "\0" x)" --session @ || code=$?
+        echo "code $code"
+        head -c $before $state/*/messages.jsonl | cmp - $state/*/messages.jsonl && echo unchanged
+        guard history show @
+        rm $state/fill
+        guard chat --once 'echo three' --session @
+    "#;
+    let (printed, code) =
+        talk.user.ends(&format!("exec unshare -m bash -c '{}'", script.replace('\'', "'\\''")));
+    assert_eq!(code, 0, "{printed}");
+    for expected in ["No space left", "free some disk space", "code 125", "unchanged", "> echo one", "three"]
+    {
+        assert!(printed.contains(expected), "{expected}: {printed}");
+    }
+}

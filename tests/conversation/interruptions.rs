@@ -1,0 +1,106 @@
+//! guard is killed in the middle of a turn or of a compaction, and a store that was damaged.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{Talk, words};
+use crate::support::{wait_for_file, wait_until};
+
+/// Starts a turn that never ends, and kills guard with `kill -9` when the agent works.
+fn kill_during_turn(talk: &Talk, options: &[&str], started: &std::path::Path) {
+    let mut command: Command = talk.turn_command("echo partial > kept; touch started; sleep 60", options);
+    let mut child = command.stdout(Stdio::null()).process_group(0).spawn().unwrap();
+    wait_for_file(started);
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+}
+
+/// guard is killed with `kill -9` in the middle of a turn: the message is stored, the turn counts as interrupted, and the
+/// next turn goes on in the same worktree, with the files of the killed one.
+#[test]
+fn a_killed_turn_is_interrupted_and_the_next_goes_on() {
+    let talk = Talk::new("conversation-killed");
+    talk.says("echo one");
+    let worktree = talk.worktree();
+    kill_during_turn(&talk, &["--session", "@"], &worktree.join("started"));
+    let turns = talk.history(&["show"])["turns"].clone();
+    assert_eq!(turns[1]["state"]["name"], "interrupted", "{turns:#}");
+    assert!(turns[1]["user"].as_str().unwrap().contains("sleep 60"));
+    assert_eq!(talk.says("cat kept"), "partial");
+    assert_eq!(talk.worktree(), worktree);
+    let prompt = talk.prompt();
+    assert!(prompt.contains("sleep 60") && prompt.contains("not answered"), "{prompt}");
+}
+
+/// guard is killed with `kill -9` in the first turn of a conversation: the next turn finds the worktree of the killed one.
+#[test]
+fn a_killed_first_turn_keeps_its_worktree() {
+    let talk = Talk::new("conversation-killed-first");
+    let mut command = talk.turn_command("echo partial > kept; sleep 60", &[]);
+    let mut child = command.stdout(Stdio::null()).process_group(0).spawn().unwrap();
+    let worktrees = talk.user.home().join(".worktrees");
+    let has_file = || {
+        let entries = std::fs::read_dir(&worktrees).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.path().join("kept").exists())
+    };
+    wait_until("the agent has written its file", has_file);
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+    assert_eq!(talk.says("cat kept"), "partial");
+}
+
+/// A process was killed while it appended to the store: the torn line is cut, and everything before it is there.
+#[test]
+fn a_torn_line_is_cut_and_other_damage_is_left_out() {
+    let talk = Talk::new("conversation-torn");
+    talk.says("echo one");
+    let messages = talk.conversations()[0].join("messages.jsonl");
+    let append = |text: &[u8]| {
+        let mut file = std::fs::OpenOptions::new().append(true).open(&messages).unwrap();
+        file.write_all(text).unwrap();
+    };
+    append(b"{\"type\":\"sent\",\"turn\":2,\"text\":\"torn");
+    assert_eq!(talk.history(&["show"])["turns"].as_array().map(Vec::len), Some(1));
+    assert_eq!(talk.says("echo two"), "two");
+    let shown = talk.history(&["show"]);
+    assert_eq!((shown["turns"].as_array().map(Vec::len), &shown["damaged_lines"]), (Some(2), &0.into()));
+    append(b"not json\n");
+    assert_eq!(talk.says("echo three"), "three");
+    let shown = talk.history(&["show"]);
+    assert_eq!((shown["turns"].as_array().map(Vec::len), &shown["damaged_lines"]), (Some(3), &1.into()));
+}
+
+/// guard is killed with `kill -9` while the summary is written: the answer was printed before, the next turn works, and it
+/// makes the summary after all.
+#[test]
+fn a_killed_compaction_is_made_up_for() {
+    // The first summary hangs.
+    let talk = Talk::with_summary(
+        "conversation-killed-compaction",
+        "if ! [ -e fast ]; then sleep 60; fi; echo the summary",
+    );
+    for _ in 0..7 {
+        let quiet = talk.turn(
+            &format!("echo ok # {}", words(1000)),
+            &["--session", "@"][..2 * usize::from(!talk.conversations().is_empty())],
+        );
+        assert_eq!(quiet["success"], true, "{quiet:#}");
+    }
+    let mut command = talk.turn_command(&format!("echo last # {}", words(2000)), &["--session", "@"]);
+    let mut child = command.stdout(Stdio::piped()).process_group(0).spawn().unwrap();
+    let answers = std::io::BufReader::new(child.stdout.take().unwrap());
+    let line = std::io::BufRead::lines(answers).next().unwrap().unwrap();
+    assert!(line.contains("\"last\""), "{line}");
+    assert!(child.try_wait().unwrap().is_none(), "guard still waits for the summary");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+    // The summary is written in the directory itself, where the user makes it fast now.
+    talk.user.types("touch fast && git add fast && git commit -qm fast");
+    assert_eq!(talk.says("echo next"), "next");
+    let diff = talk.history(&["diff"]);
+    assert_eq!(diff["summary"]["text"], "the summary", "{diff:#}");
+}

@@ -1,0 +1,107 @@
+//! Messages of all kinds and sizes, and how they are stored.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use super::{Talk, printed_json};
+
+/// The agent of the second turn is told what was said in the first, and finds the files of the first turn.
+#[test]
+fn the_second_turn_knows_the_first_and_has_its_files() {
+    let talk = Talk::new("conversation-two-turns");
+    let one = talk.turn("echo four; echo kept > file", &[]);
+    assert_eq!((&one["success"], one["result"].as_str()), (&true.into(), Some("four")), "{one:#}");
+    // An empty history is no history: the prompt is the message.
+    assert_eq!(talk.prompt(), "echo four; echo kept > file");
+    let two = talk.turn("cat file", &["--session", one["SESSION_ID"].as_str().unwrap()]);
+    assert_eq!(two["result"], "kept", "{two:#}");
+    assert_eq!(two["SESSION_ID"], one["SESSION_ID"]);
+    assert_eq!(two["worktree"]["path"], one["worktree"]["path"]);
+    assert_ne!(two["run_id"], one["run_id"]);
+    let prompt = talk.prompt();
+    let expected = "## Recent Messages\nUser: echo four; echo kept > file\n\nAssistant: four\n\n## Current Message\ncat file";
+    assert!(prompt.ends_with(expected), "{prompt}");
+    // Each turn is an ordinary run with a transcript.
+    for turn in [&one, &two] {
+        let (log, error, code) = talk.guard(&["log", turn["run_id"].as_str().unwrap()]);
+        assert_eq!(code, 0, "{log}{error}");
+    }
+}
+
+/// Emoji, Chinese, line breaks, quotes and terminal escapes come back from the store as they were sent.
+#[test]
+fn every_text_is_stored_as_it_is() {
+    let talk = Talk::new("conversation-texts");
+    for text in
+        ["echo '🎉👩‍👩‍👧 ok'", "echo 你好，世界", "echo \"a\nb\t'c'\"", "echo \x1b[31mred", "--help || echo dash"]
+    {
+        let result = talk.turn(text, &[]);
+        assert_eq!(result["success"], true, "{text}: {result:#}");
+        let shown = talk.history(&["show", result["SESSION_ID"].as_str().unwrap()]);
+        assert_eq!(shown["turns"][0]["user"], text);
+        assert_eq!(shown["turns"][0]["assistant"], result["result"]);
+    }
+    // A terminal gets no escape sequence of a message.
+    let (shown, _, _) = talk.guard(&["history", "search", "red"]);
+    assert!(shown.contains("red") && !shown.contains('\x1b'), "{shown:?}");
+}
+
+/// A message that cannot be sent is refused with a reason, and leaves no conversation behind.
+#[test]
+fn empty_and_too_long_messages_are_refused() {
+    let talk = Talk::new("conversation-refused");
+    for (message, expected) in [("", "is empty"), (" \n\t", "is empty")] {
+        let (printed, error, code) = talk.guard(&["chat", "--once", message]);
+        assert_eq!((printed.as_str(), code), ("", 2), "{error}");
+        assert!(error.contains(expected) && error.contains("hint: "), "{error}");
+    }
+    let mut command = talk.turn_command("-", &[]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The writer may find the pipe closed: guard reads no more than it accepts.
+    let _ = child.stdin.take().unwrap().write_all(&vec![b'x'; (1 << 20) + 1]);
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("at most 1048576"), "{error}");
+    assert!(talk.conversations().is_empty());
+}
+
+/// A message of exactly one MiB is accepted, stored whole, and cut in the prompt with a note.
+#[test]
+fn a_message_of_one_mebibyte_is_stored_whole() {
+    let talk = Talk::new("conversation-mebibyte");
+    let message = format!("echo ok; exit # {}", "x".repeat((1 << 20) - 16));
+    assert_eq!(message.len(), 1 << 20);
+    let mut command = talk.turn_command("-", &[]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(message.as_bytes()).unwrap();
+    let result = printed_json(&child.wait_with_output().unwrap());
+    assert_eq!(
+        (&result["success"], result["result"].as_str()),
+        (&true.into(), Some("ok")),
+        "{}",
+        result["error"]
+    );
+    assert!(result["notes"].to_string().contains("its middle was left out"), "{}", result["notes"]);
+    let shown = talk.history(&["show"]);
+    assert_eq!(shown["turns"][0]["user"].as_str().map(str::len), Some(1 << 20));
+    assert_eq!(talk.says("echo still here"), "still here");
+}
+
+/// Only the user can read what is stored.
+#[test]
+fn files_are_private() {
+    let talk = Talk::new("conversation-private");
+    talk.user.types("umask 0; guard chat --once 'echo hi' --agent generic -- bash agent.sh");
+    let conversation = talk.conversations().remove(0);
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&conversation), 0o700);
+    for entry in std::fs::read_dir(&conversation).unwrap() {
+        let path = entry.unwrap().path();
+        let expected = if path.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(mode(&path), expected, "{}", path.display());
+    }
+}

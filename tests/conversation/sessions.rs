@@ -1,0 +1,203 @@
+//! Native sessions of the agent's CLI: resumed while they are there, and replaced by guard's history when they are lost.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use super::printed_json;
+use crate::support::{UserShell, make_program};
+
+/// A script that speaks like the Gemini CLI. It keeps its prompts in its session, and in a file of the worktree; asked to
+/// `forget`, it begins another session instead of the one it should resume.
+const SCRIPT: &str = r#"#!/bin/bash
+for word in "$@"; do
+  case "$before" in
+  --session-id) session=$word; begins=yes ;;
+  --resume) session=$word ;;
+  esac
+  case "$word" in --prompt=*) prompt=${word#--prompt=} ;; esac
+  before=$word
+done
+file=$HOME/.gemini/tmp/$session
+mkdir -p "$HOME/.gemini/tmp"
+if [ -z "$begins" ] && ! [ -e "$file" ]; then
+  echo 'Error resuming session: Invalid session identifier' >&2
+  exit 42
+fi
+if [ -z "$begins" ] && [ -e forget ]; then session=0197f0a0-0000-7000-8000-000000000000; fi
+printf '%s\n' "${prompt//$'\n'/ }" >> "$file"
+printf '%s' "$prompt" > prompt
+printf '{"type":"init","session_id":"%s"}\n' "$session"
+printf '{"type":"message","role":"assistant","content":"known: %s"}\n' "$(wc -l < "$file")"
+printf '{"type":"result","status":"success","stats":{}}\n'
+"#;
+
+struct Native {
+    user: UserShell,
+}
+
+impl Native {
+    fn new(name: &str) -> Self {
+        let user = UserShell::new(name);
+        make_program(&user.project.join("bin/gemini"), SCRIPT);
+        user.types("git add . && git commit -qm agent");
+        Self { user }
+    }
+
+    fn turn(&self, message: &str, options: &[&str]) -> Value {
+        let program = self.user.project.join("bin/gemini");
+        let mut command = self.user.command("guard");
+        command.env("GEMINI_API_KEY", "key").args([
+            "chat",
+            "--once",
+            message,
+            "--json",
+            "--max-retries",
+            "0",
+        ]);
+        command.args(options);
+        if !options.contains(&"--session") {
+            command.args(["--agent", "gemini", "--"]).arg(program);
+        }
+        printed_json(&command.output().unwrap())
+    }
+
+    fn continued(&self, message: &str) -> Value {
+        let result = self.turn(message, &["--session", "@"]);
+        assert_eq!(result["success"], true, "{result:#}");
+        result
+    }
+
+    fn prompt(&self, result: &Value) -> String {
+        let worktree = Path::new(result["worktree"]["path"].as_str().unwrap());
+        std::fs::read_to_string(worktree.join("prompt")).unwrap()
+    }
+}
+
+/// The agent's own session is resumed: the CLI gets the bare message, and knows the earlier ones.
+#[test]
+fn a_native_session_is_resumed_with_the_bare_message() {
+    let native = Native::new("conversation-native");
+    let one = native.turn("first", &[]);
+    assert_eq!(one["result"], "known: 1", "{one:#}");
+    assert_eq!(one["turn"]["mode"], "native");
+    let two = native.continued("second");
+    assert_eq!(two["result"], "known: 2", "{two:#}");
+    assert_eq!(native.prompt(&two), "second");
+    assert!(two.get("notes").is_none(), "{two:#}");
+}
+
+/// The files of the agent's session are gone: guard begins a new session with its history within the same turn, and says so.
+/// The turn after it resumes the new session.
+#[test]
+fn a_lost_session_is_replaced_within_the_turn() {
+    let native = Native::new("conversation-lost");
+    let one = native.turn("first", &[]);
+    native.user.types("rm -r ~/.local/state/guard/sessions/gemini/*/home/.gemini/tmp/*");
+    let two = native.continued("second");
+    let notes = two["notes"].to_string();
+    assert!(
+        notes.contains("session is lost") && notes.contains("began a new session with its history"),
+        "{notes}"
+    );
+    let prompt = native.prompt(&two);
+    assert!(prompt.contains("User: first") && prompt.ends_with("## Current Message\nsecond"), "{prompt}");
+    assert_eq!(two["worktree"]["path"], one["worktree"]["path"]);
+    let three = native.continued("third");
+    assert_eq!(native.prompt(&three), "third", "{three:#}");
+    assert!(three.get("notes").is_none(), "{three:#}");
+}
+
+/// The CLI silently begins another session than the one it should resume: guard notices, and never takes the answer of an
+/// agent that knows nothing of the conversation.
+#[test]
+fn another_session_than_the_one_asked_for_is_noticed() {
+    let native = Native::new("conversation-other-session");
+    let one = native.turn("first", &[]);
+    let worktree = one["worktree"]["path"].as_str().unwrap().to_string();
+    native
+        .user
+        .types(&format!("touch {worktree}/forget && cd {worktree} && git add -A && git commit -qm forget"));
+    let two = native.turn("second", &["--session", "@"]);
+    assert_eq!((&two["success"], &two["error_kind"]), (&false.into(), &"session_lost".into()), "{two:#}");
+    // The script has written its prompt into the worktree, so it is not asked again in this turn.
+    assert!(two["notes"].to_string().contains("had already changed files"), "{two:#}");
+    native.user.types(&format!("rm {worktree}/forget"));
+    let three = native.continued("third");
+    let prompt = native.prompt(&three);
+    assert!(prompt.contains("User: first") && prompt.contains("User: second"), "{prompt}");
+    assert!(three["notes"].to_string().contains("began a new session with its history"), "{three:#}");
+}
+
+/// The user removes the worktree of a conversation: the next turn says so, and begins a new worktree with the history.
+#[test]
+fn a_lost_worktree_is_replaced_with_a_note() {
+    let native = Native::new("conversation-lost-worktree");
+    let one = native.turn("first", &[]);
+    let worktree = one["worktree"]["path"].as_str().unwrap().to_string();
+    native.user.types(&format!("git worktree remove --force {worktree}"));
+    let two = native.continued("second");
+    assert!(two["notes"].to_string().contains("worktree is lost"), "{two:#}");
+    let prompt = native.prompt(&two);
+    assert!(prompt.contains("User: first"), "{prompt}");
+    let three = native.continued("third");
+    assert_eq!(three["worktree"]["path"], two["worktree"]["path"], "{three:#}");
+}
+
+/// In the mode own-history, the CLI never resumes: every prompt has the history, in one worktree.
+#[test]
+fn own_history_begins_a_session_in_every_turn() {
+    let native = Native::new("conversation-own-history");
+    native.turn("first", &["--mode", "own-history"]);
+    let two = native.continued("second");
+    assert_eq!((&two["result"], &two["turn"]["mode"]), (&"known: 1".into(), &"own-history".into()));
+    assert!(native.prompt(&two).contains("User: first\n\nAssistant: known: 1"), "{}", native.prompt(&two));
+}
+
+/// The user clears the history: the native session is not resumed, because it remembers.
+#[test]
+fn a_cleared_conversation_does_not_resume() {
+    let native = Native::new("conversation-cleared");
+    native.turn("first", &[]);
+    native.user.types("guard history clear @");
+    let two = native.continued("second");
+    assert_eq!(two["result"], "known: 1", "{two:#}");
+    assert_eq!(native.prompt(&two), "second");
+}
+
+/// An MCP client gives the id of a conversation as SESSION_ID: its call is the next turn of the conversation, and is refused
+/// for another directory.
+#[test]
+fn an_mcp_client_continues_a_conversation() {
+    let native = Native::new("conversation-mcp");
+    let one = native.turn("first", &[]);
+    let id = one["SESSION_ID"].as_str().unwrap();
+    let mut command = native.user.command("guard");
+    command.env("GEMINI_API_KEY", "key").args(["mcp", "--root"]).arg(native.user.home());
+    let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut input, output) = (server.stdin.take().unwrap(), BufReader::new(server.stdout.take().unwrap()));
+    let mut answers = output.lines().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let mut ask = |id: u64, method: &str, parameters: Value| -> Value {
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": parameters });
+        writeln!(input, "{request}").unwrap();
+        answers.find(|answer| answer["id"] == id).unwrap()
+    };
+    let client = json!({ "name": "test", "version": "1" });
+    ask(
+        1,
+        "initialize",
+        json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client }),
+    );
+    let call = |cd: &Path| json!({ "name": "gemini", "arguments": { "PROMPT": "second", "cd": cd, "SESSION_ID": id } });
+    let answer = ask(2, "tools/call", call(&native.user.project))["result"]["structuredContent"].clone();
+    assert_eq!((&answer["result"], &answer["SESSION_ID"]), (&"known: 2".into(), &id.into()), "{answer:#}");
+    let elsewhere = ask(3, "tools/call", call(&native.user.home()))["result"]["structuredContent"].clone();
+    assert_eq!(elsewhere["error_kind"], "session_lost", "{elsewhere:#}");
+    drop(input);
+    server.wait().unwrap();
+    let shown = native.user.types("guard history show @ --json");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["turns"][1]["user"], "second", "{shown:#}");
+}

@@ -1,0 +1,54 @@
+//! The last turn is taken back, with its files.
+
+use super::Talk;
+
+/// The user undoes a turn in which the agent committed, changed and deleted files: branch and files are as before the turn, the
+/// agent is not told of it, and what was undone can be restored.
+#[test]
+fn files_and_history_are_as_before_the_turn() {
+    let talk = Talk::new("conversation-undo");
+    talk.says("echo one > committed; git add committed; git commit -qm one; echo loose > loose; echo ok");
+    let worktree = talk.worktree();
+    let state = || {
+        let git = |arguments: &str| talk.user.types(&format!("cd {} && {arguments}", worktree.display()));
+        (
+            git("git rev-parse HEAD"),
+            git("cat committed; cat loose 2>/dev/null; ls"),
+            git("git status --porcelain | grep -v prompt | cut -c4-; true"),
+        )
+    };
+    let before = state();
+    talk.says("echo two > committed; git commit -qam two; rm loose; echo new > new; echo ok");
+    assert_ne!(state(), before);
+    let undone = talk.history(&["undo", "@"]);
+    assert_eq!((&undone["turn"], &undone["files"]["name"]), (&2.into(), &"moved_back".into()), "{undone:#}");
+    assert_eq!(state(), before);
+    let saved = undone["files"]["saved"].as_str().unwrap();
+    let files = talk.user.types(&format!("git show {saved}:new; git log -1 --format=%s {saved}^"));
+    assert_eq!(files, "new\ntwo\n");
+    assert_eq!(talk.says("cat committed"), "one");
+    assert!(!talk.prompt().contains("echo two"), "{}", talk.prompt());
+    // The numbers of turns are never used twice.
+    let numbers: Vec<u64> = talk.history(&["show"])["turns"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|turn| turn["number"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, [1, 3]);
+}
+
+/// The user undoes the first turn: the branch is where it began.
+#[test]
+fn the_first_turn_is_undone() {
+    let talk = Talk::new("conversation-undo-first");
+    talk.says("echo x > file; git add file; git commit -qm x; echo ok");
+    let worktree = talk.worktree();
+    talk.guard(&["history", "undo", "@"]);
+    let shown = talk.user.types(&format!("cd {} && ls && git log --format=%s", worktree.display()));
+    assert!(!shown.contains("file\n") && shown.contains("agent\nfirst\n"), "{shown}");
+    let (_, error, code) = talk.guard(&["history", "undo", "@"]);
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("no turn to undo"), "{error}");
+    assert_eq!(talk.says("cat file || echo none"), "none");
+}
