@@ -100,6 +100,7 @@ fn only_some_modules_print_and_do_input_and_output() {
                 "agent_exec",
                 "batch",
                 "client_access",
+                "control",
                 "conversation",
                 "forge",
                 "supervisor",

@@ -16,7 +16,10 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Look", &["log", "why", "runs", "replay", "verify"]),
     ("Take over the work", &["diff", "apply", "worktree", "restore"]),
     ("Policies", &["check", "allow", "learn", "policy"]),
-    ("Agents and tasks", &["chat", "history", "exec", "task", "batch", "worker", "serve", "workflow", "mcp"]),
+    (
+        "Agents and tasks",
+        &["chat", "history", "exec", "task", "batch", "worker", "serve", "control", "workflow", "mcp"],
+    ),
     ("Set up", &["init", "config", "doctor", "completions", "man", "help"]),
 ];
 /// The heading of commands that belong to no group.
