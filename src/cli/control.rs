@@ -11,6 +11,7 @@ use super::exit_code::Exit;
 use super::{Failure, task_admin};
 use crate::batch::command_batch;
 use crate::control::{AckStatus, AgentAck, AgentCommand, ControlChannel, ControlError};
+use crate::pipeline::task::journal::TaskRow;
 use crate::pipeline::{Status, TaskStore, control_directory};
 use crate::terminal_text;
 
@@ -18,7 +19,7 @@ pub(super) fn run(args: &Control, out: &mut dyn Write) -> Result<Exit, Failure> 
     let command = command(args)?;
     let ack = match args.id.starts_with("batch_") {
         true => to_batch(args, &command)?,
-        false => to_task(args, &command)?,
+        false => to_stored_work(args, &command)?,
     };
     print(args, ack, out)
 }
@@ -47,11 +48,42 @@ fn to_batch(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, 
     Ok(Some(ack))
 }
 
-fn to_task(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
+/// Sends the command to the task with this id, or else to the conversation.
+fn to_stored_work(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
     let task_store = super::task::task_store()?;
-    let task = task_admin::find(&task_store.journal().map_err(super::task::failed)?, Some(&args.id))?;
+    let journal = task_store.journal().map_err(super::task::failed)?;
+    match journal.task(&args.id).map_err(super::task::failed)? {
+        Some(task) => to_task(args, &task_store, &task, command),
+        None => to_conversation(args, command),
+    }
+}
+
+fn to_conversation(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
+    let conversations = super::chat::conversations()?;
+    let unknown = |_| {
+        Failure::usage(
+            format!("there is no batch, task or conversation {}", args.id),
+            "`guard batch list`, `guard task list` and `guard history list` show their ids",
+        )
+    };
+    let (id, directory) = conversations.control_directory(&args.id).map_err(unknown)?;
+    let channel = ControlChannel::new(directory);
+    channel.send(command)?;
+    // If nobody has the conversation open, this process answers for it.
+    if let Ok(mut conversation) = conversations.open(&id) {
+        conversation.obey_commands().map_err(|error| Failure::usage(error.to_string(), error.hint()))?;
+    }
+    Ok(channel.wait_for(&command.command_id, Duration::from_secs(args.wait))?)
+}
+
+fn to_task(
+    args: &Control,
+    task_store: &TaskStore,
+    task: &TaskRow,
+    command: &AgentCommand,
+) -> Result<Option<AgentAck>, Failure> {
     if task_store.worker(&task.id).is_none() {
-        return to_stopped_task(&task_store, &task.id, &task.status, command).map(Some);
+        return to_stopped_task(task_store, &task.id, &task.status, command).map(Some);
     }
     send(&ControlChannel::new(control_directory(&task_store.task_directory(&task.id))), args, command)
 }

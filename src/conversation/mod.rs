@@ -21,6 +21,7 @@ mod record;
 mod store;
 mod summary_files;
 mod turn;
+mod turn_control;
 mod undo;
 mod worktree_snapshot;
 
@@ -61,6 +62,9 @@ pub enum ConversationError {
     /// Another process has the conversation open.
     #[error("another client uses the conversation {0}")]
     Busy(String),
+    /// A command has paused the conversation.
+    #[error("the conversation {0} is paused")]
+    Paused(String),
     /// The message is empty or consists of white space.
     #[error("the message is empty")]
     EmptyMessage,
@@ -110,7 +114,7 @@ impl ConversationError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Unknown(_) | Self::None | Self::Ambiguous { .. } => ErrorKind::SessionLost,
-            Self::Busy(_) => ErrorKind::SessionBusy,
+            Self::Busy(_) | Self::Paused(_) => ErrorKind::SessionBusy,
             Self::EmptyMessage
             | Self::LongMessage(_)
             | Self::NulInMessage
@@ -131,6 +135,7 @@ impl ConversationError {
             Self::None => "start one: guard chat --once 'MESSAGE'",
             Self::Ambiguous { .. } => "give more of the end of the id",
             Self::Busy(_) => "wait until its turn has ended, or close the other `guard chat`",
+            Self::Paused(_) => "`guard control ID resume` continues it",
             Self::EmptyMessage => "write what the agent should do",
             Self::LongMessage(_) => {
                 "put the text into a file in the working directory, and name the file in the message"

@@ -156,6 +156,13 @@ impl Conversations {
         Ok(Conversation::new(directory, record, lock))
     }
 
+    /// Finds the control directory of the conversation that a text names, and its id.
+    pub fn control_directory(&self, text: &str) -> Result<(String, PathBuf), ConversationError> {
+        let id = self.find(text)?;
+        let directory = super::turn_control::control_directory(&self.root.join(&id));
+        Ok((id, directory))
+    }
+
     /// Reads the conversation that a text names, without locking it.
     pub fn read(&self, text: &str) -> Result<Record, ConversationError> {
         let id = self.find(text)?;

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::message_log::{Ended, Entry, Sent};
 use super::record::{Turn, TurnState};
 use super::store::Conversation;
+use super::turn_control::{TurnControl, is_paused};
 use super::worktree_snapshot::{ConversationTree, Snapshot};
 use super::{ConversationError, check_message};
 use crate::agent::AgentEvent;
@@ -145,9 +146,15 @@ impl Conversation {
             Ok(question) => question,
             Err(error) => return self.refused(message, &error),
         };
+        let control = TurnControl::start(&self.directory, cancel);
         let mut exec = self.execute(&question, &mut context);
         self.recover(&mut exec, &mut question, &mut context);
-        let result = self.end_turn(exec, &question, began, context.notes);
+        let mut result = self.end_turn(exec, &question, began, context.notes);
+        if let Some(model) = control.and_then(|control| control.take_model())
+            && let Err(error) = self.set_model(Some(model))
+        {
+            result.notes.push(format!("the model was not changed: {error}"));
+        }
         if options.compacts && result.turn.state == TurnState::Done && !self.record.settings.is_native() {
             self.start_compaction(executor);
         }
@@ -157,6 +164,10 @@ impl Conversation {
     /// Stores the message, and decides what the agent is asked.
     fn begin_turn(&mut self, context: &mut TurnContext<'_>) -> Result<Question, ConversationError> {
         check_message(context.message)?;
+        self.obey_commands()?;
+        if is_paused(&self.directory) {
+            return Err(ConversationError::Paused(self.id().to_string()));
+        }
         let number = self.record.next_number();
         let resumes = self.record.can_resume();
         let has_turns = self.record.last_active().is_some();
