@@ -109,6 +109,7 @@ fn only_some_modules_print_and_do_input_and_output() {
                 "outcome",
                 "pipeline",
                 "policy",
+                "research",
                 "sandbox",
                 "serve",
                 "sys",

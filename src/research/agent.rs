@@ -1,0 +1,187 @@
+//! The trait that every agent implements, and the stream of updates that it returns.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use tokio::sync::mpsc;
+
+use super::error::AgentError;
+use super::llm::LlmClient;
+use super::update::AgentUpdate;
+
+/// The updates of a run, in the order in which they happen. An error is the last item. Dropping the stream cancels the
+/// run, and ends every process that the run started.
+pub type UpdateStream = Pin<Box<dyn Stream<Item = Result<AgentUpdate, AgentError>> + Send>>;
+
+/// What all agents share. Settings of one kind of agent belong to its constructor.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct AgentContext {
+    /// The client for the model.
+    pub llm: Arc<LlmClient>,
+}
+
+impl AgentContext {
+    /// A context with this client.
+    pub fn new(llm: Arc<LlmClient>) -> Self {
+        Self { llm }
+    }
+}
+
+/// An agent: answers a query, and reports what it does while it does it.
+pub trait Agent: Send + Sync {
+    /// A short name, such as `deep_research`.
+    fn name(&self) -> &str;
+
+    /// What the agent does, in one sentence.
+    fn description(&self) -> &str;
+
+    /// Starts to work on a query. Must be called in a tokio runtime with a timer. The work goes on only while the
+    /// stream is read, so a slow reader slows the agent down.
+    fn execute(&self, query: &str, context: AgentContext) -> UpdateStream;
+}
+
+/// The number of updates that wait for the reader before the agent has to wait.
+pub const CHANNEL_CAPACITY: usize = 10;
+
+/// Sends the updates of a run to the reader of its stream.
+#[derive(Debug, Clone)]
+pub struct UpdateSender(mpsc::Sender<AgentUpdate>);
+
+impl UpdateSender {
+    /// Sends an update. Waits while the reader has [`CHANNEL_CAPACITY`] unread ones. Does nothing if the reader is gone.
+    pub async fn send(&self, update: AgentUpdate) {
+        let _ = self.0.send(update).await;
+    }
+}
+
+/// Makes a stream of the updates that `work` sends. The stream polls the work itself, so dropping the stream drops the
+/// work and everything that it owns.
+pub fn update_stream<Work>(work: impl FnOnce(UpdateSender) -> Work) -> UpdateStream
+where
+    Work: Future<Output = Result<(), AgentError>> + Send + 'static,
+{
+    let (sender, updates) = mpsc::channel(CHANNEL_CAPACITY);
+    Box::pin(DrivenStream { work: Some(Box::pin(work(UpdateSender(sender)))), updates, error: None })
+}
+
+struct DrivenStream {
+    work: Option<Pin<Box<dyn Future<Output = Result<(), AgentError>> + Send>>>,
+    updates: mpsc::Receiver<AgentUpdate>,
+    error: Option<AgentError>,
+}
+
+impl Stream for DrivenStream {
+    type Item = Result<AgentUpdate, AgentError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Poll::Ready(Some(update)) = self.updates.poll_recv(context) {
+                return Poll::Ready(Some(Ok(update)));
+            }
+            let Some(work) = &mut self.work else {
+                return Poll::Ready(self.error.take().map(Err));
+            };
+            match work.as_mut().poll(context) {
+                Poll::Ready(result) => {
+                    self.work = None;
+                    self.error = result.err();
+                    // Tasks that outlive the work may still hold a sender; what they send is of no interest.
+                    self.updates.close();
+                }
+                // The work may have sent an update while it was polled.
+                Poll::Pending => {
+                    return match self.updates.poll_recv(context) {
+                        Poll::Ready(Some(update)) => Poll::Ready(Some(Ok(update))),
+                        _ => Poll::Pending,
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// The next update of a stream, for code without a library of stream combinators.
+pub async fn next_update(stream: &mut UpdateStream) -> Option<Result<AgentUpdate, AgentError>> {
+    std::future::poll_fn(|context| stream.as_mut().poll_next(context)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use serde_json::json;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    fn numbered(number: usize) -> AgentUpdate {
+        AgentUpdate::new("n", number.to_string(), json!({}))
+    }
+
+    #[test]
+    fn a_reader_gets_all_updates_and_then_the_error() {
+        runtime().block_on(async {
+            let mut stream = update_stream(|updates| async move {
+                for number in 0..25 {
+                    updates.send(numbered(number)).await;
+                }
+                Err(AgentError::Cancelled)
+            });
+            for number in 0..25 {
+                let update = next_update(&mut stream).await;
+                assert!(matches!(&update, Some(Ok(update)) if update.message == number.to_string()));
+            }
+            assert_eq!(next_update(&mut stream).await, Some(Err(AgentError::Cancelled)));
+            assert_eq!(next_update(&mut stream).await, None);
+            assert_eq!(next_update(&mut stream).await, None);
+        });
+    }
+
+    #[test]
+    fn a_slow_reader_slows_the_work() {
+        runtime().block_on(async {
+            let sent = Arc::new(AtomicUsize::new(0));
+            let counter = sent.clone();
+            let mut stream = update_stream(|updates| async move {
+                for number in 0..100 {
+                    updates.send(numbered(number)).await;
+                    counter.fetch_add(1, Ordering::SeqCst);
+                }
+                Ok(())
+            });
+            assert_eq!(sent.load(Ordering::SeqCst), 0);
+            assert!(next_update(&mut stream).await.is_some());
+            assert!(sent.load(Ordering::SeqCst) <= CHANNEL_CAPACITY + 1);
+        });
+    }
+
+    #[test]
+    fn dropping_the_stream_drops_the_work() {
+        struct Owned(Arc<AtomicUsize>);
+        impl Drop for Owned {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        runtime().block_on(async {
+            let dropped = Arc::new(AtomicUsize::new(0));
+            let owned = Owned(dropped.clone());
+            let mut stream = update_stream(|updates| async move {
+                let _owned = owned;
+                updates.send(numbered(0)).await;
+                std::future::pending::<()>().await;
+                Ok(())
+            });
+            assert!(next_update(&mut stream).await.is_some());
+            assert_eq!(dropped.load(Ordering::SeqCst), 0);
+            drop(stream);
+            assert_eq!(dropped.load(Ordering::SeqCst), 1);
+        });
+    }
+}

@@ -1,0 +1,115 @@
+//! Settings: those that every agent shares ([`LlmConfig`]), and those of deep research ([`ResearchConfig`]).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::AgentError;
+
+/// The model that answers every request unless the user names another.
+pub const MODEL: &str = "gemini-3-flash-preview";
+
+/// Settings of the requests to a model, the same for every agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct LlmConfig {
+    /// The model.
+    pub model: String,
+    /// The limit on the time of one request, retries not included.
+    pub timeout: Duration,
+    /// How often a request is repeated after a failure that may be temporary.
+    pub max_retries: u32,
+    /// The delay before the first retry. It doubles with every retry.
+    pub first_delay: Duration,
+    /// The longest delay before a retry.
+    pub longest_delay: Duration,
+    /// The sampling temperature; `None` leaves it to the model. A backend that cannot set it says so in the log.
+    pub temperature: Option<f32>,
+    /// The limit on the tokens of all requests together, input and output.
+    pub max_tokens: Option<u64>,
+    /// The limit on the cost of all requests together, by the prices in `config.toml`.
+    pub max_cost: Option<f64>,
+    /// The part of a limit at which the client warns, from 0 to 1.
+    pub warn_at: f64,
+}
+
+impl Default for LlmConfig {
+    fn default() -> Self {
+        Self {
+            model: MODEL.to_string(),
+            timeout: Duration::from_secs(300),
+            max_retries: 1,
+            first_delay: Duration::from_millis(500),
+            longest_delay: Duration::from_secs(2),
+            temperature: None,
+            max_tokens: None,
+            max_cost: None,
+            warn_at: 0.8,
+        }
+    }
+}
+
+/// Settings of [`DeepResearchAgent`](super::DeepResearchAgent).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct ResearchConfig {
+    /// The largest number of sub-queries of one round.
+    pub max_queries: usize,
+    /// How many sub-queries run at the same time.
+    pub max_parallel: usize,
+    /// The largest number of rounds: 1 answers from the first sub-queries, every further one asks what is still missing.
+    pub depth: usize,
+    /// How many bytes of a sub-query's answer the synthesis reads.
+    pub max_finding_bytes: usize,
+}
+
+impl ResearchConfig {
+    /// The largest values that are accepted.
+    pub const MOST_QUERIES: usize = 64;
+    /// The largest number of rounds.
+    pub const MOST_ROUNDS: usize = 5;
+
+    /// Rejects values that make no sense.
+    pub fn check(&self) -> Result<(), AgentError> {
+        let bad = |problem: String| Err(AgentError::InvalidInput { problem });
+        for (name, value, most) in [
+            ("max_queries", self.max_queries, Self::MOST_QUERIES),
+            ("max_parallel", self.max_parallel, Self::MOST_QUERIES),
+            ("depth", self.depth, Self::MOST_ROUNDS),
+        ] {
+            if value == 0 || value > most {
+                return bad(format!("`{name}` is {value}; it must be from 1 to {most}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for ResearchConfig {
+    fn default() -> Self {
+        Self { max_queries: 5, max_parallel: 16, depth: 1, max_finding_bytes: 32 << 10 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_sensible_and_stored_settings_of_another_version_are_read() {
+        assert_eq!(ResearchConfig::default().check(), Ok(()));
+        assert_eq!(LlmConfig::default().model, "gemini-3-flash-preview");
+        let read: ResearchConfig = serde_json::from_str(r#"{"max_queries": 7, "colour": "red"}"#)
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((read.max_queries, read.depth), (7, 1));
+        for wrong in [
+            ResearchConfig { max_queries: 0, ..ResearchConfig::default() },
+            ResearchConfig { depth: 6, ..ResearchConfig::default() },
+            ResearchConfig { max_parallel: 65, ..ResearchConfig::default() },
+        ] {
+            assert!(wrong.check().is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! One run of deep research: the order of its phases, and what becomes of each sub-query.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use super::{Finding, prompts, sub_queries};
+use crate::outcome::ErrorKind;
+use crate::research::agent::{CHANNEL_CAPACITY, UpdateSender};
+use crate::research::config::ResearchConfig;
+use crate::research::control::RunControl;
+use crate::research::error::{AgentError, LlmError};
+use crate::research::hostile::order_in;
+use crate::research::journal::{Finished, Journal, Planned, Progress};
+use crate::research::llm::{LlmClient, LlmRequest, LlmResponse, LlmUsage};
+use crate::research::sources::{Ledger, check_citations};
+use crate::research::update::{AgentUpdate, FinalResult, ResultMetadata, RoundPlanned};
+
+/// The most bytes of an answer that are recorded and reported.
+const LONGEST_ANSWER: usize = 1 << 20;
+
+/// What the phases and the tasks of a run share.
+pub(super) struct Shared {
+    pub(super) query: String,
+    pub(super) config: ResearchConfig,
+    pub(super) llm: Arc<LlmClient>,
+    pub(super) journal: Option<Arc<Journal>>,
+    pub(super) control: RunControl,
+    pub(super) began: Instant,
+}
+
+/// Runs all phases until the answer, an error, or a cancellation.
+pub(super) async fn run(shared: Arc<Shared>, updates: UpdateSender) -> Result<(), AgentError> {
+    let control = shared.control.clone();
+    tokio::select! {
+        biased;
+        () = control.cancelled() => Err(AgentError::Cancelled),
+        result = Run { shared, updates }.phases() => result,
+    }
+}
+
+struct Run {
+    shared: Arc<Shared>,
+    updates: UpdateSender,
+}
+
+impl Run {
+    async fn phases(self) -> Result<(), AgentError> {
+        let shared = &self.shared;
+        shared.config.check()?;
+        if shared.query.trim().is_empty() {
+            return Err(AgentError::InvalidInput { problem: "the query is empty".to_string() });
+        }
+        let used_before = shared.llm.budget().used();
+        // What an interrupted run used counts towards the same budget.
+        shared.llm.budget().spend(shared.progress().used);
+        self.updates.send(AgentUpdate::decomposition_started()).await;
+        let first = self.plan_first().await?;
+        self.updates.send(AgentUpdate::decomposition_complete(first.sub_queries.clone())).await;
+        self.send_notes(&first.notes).await;
+        let mut findings = self.run_round(&first).await?;
+        require_one_success(&findings)?;
+        for round in 2..=shared.config.depth {
+            let Some(planned) = self.plan_round(round, &findings).await? else { break };
+            let (first_id, sub_queries) = (planned.first_id, planned.sub_queries.clone());
+            self.updates
+                .send(AgentUpdate::round_planned(RoundPlanned { round, first_id, sub_queries }))
+                .await;
+            self.send_notes(&planned.notes).await;
+            let new = self.run_round(&planned).await?;
+            let adds_something = adds_something(&findings, &new);
+            findings.extend(new);
+            if !adds_something {
+                self.note(format!("round {round} found nothing new; there is no further round")).await;
+                break;
+            }
+        }
+        self.synthesize(&findings, used_before).await
+    }
+
+    async fn note(&self, note: impl Into<String>) {
+        self.updates.send(AgentUpdate::research_note(note)).await;
+    }
+
+    async fn send_notes(&self, notes: &[String]) {
+        for note in notes {
+            self.note(note).await;
+        }
+    }
+
+    /// The sub-queries of the first round.
+    async fn plan_first(&self) -> Result<Planned, AgentError> {
+        let shared = &self.shared;
+        if let Some(known) = shared.progress().rounds.first() {
+            return Ok(known.clone());
+        }
+        shared.control.permit().await?;
+        let most = shared.config.max_queries;
+        let instruction = prompts::decompose_instruction(most);
+        let request = LlmRequest::new(shared.query.clone()).with_system_instruction(&instruction);
+        let answer = self.ask("decomposition", request).await?;
+        let queries = match sub_queries::parse(&answer.text) {
+            Ok(queries) => queries,
+            Err(problem) => {
+                tracing::info!(problem, "the list of sub-queries cannot be read; asking for a repair");
+                let prompt = format!("{}\n\n{}", shared.query, prompts::repair(&answer.text, &problem));
+                let request = LlmRequest::new(prompt).with_system_instruction(&instruction);
+                let answer = self.ask("decomposition", request).await?;
+                sub_queries::parse(&answer.text).map_err(|problem| AgentError::Decomposition { problem })?
+            }
+        };
+        let mut prepared = sub_queries::prepare(queries, &[], most);
+        if prepared.queries.is_empty() {
+            prepared.queries.push(shared.query.clone());
+            prepared
+                .notes
+                .push("the model proposed no sub-queries; guard researches the query as one".to_string());
+        }
+        self.record_plan(Planned {
+            round: 1,
+            first_id: 0,
+            sub_queries: prepared.queries,
+            notes: prepared.notes,
+        })
+    }
+
+    /// The sub-queries of a further round; `None` if there is none. A failure is no reason to lose the findings.
+    async fn plan_round(&self, round: usize, findings: &[Finding]) -> Result<Option<Planned>, AgentError> {
+        let shared = &self.shared;
+        if let Some(known) = shared.progress().rounds.iter().find(|known| known.round == round) {
+            return Ok(Some(known.clone()).filter(|known| !known.sub_queries.is_empty()));
+        }
+        if shared.progress().answer.is_some() {
+            return Ok(None);
+        }
+        shared.control.permit().await?;
+        let most = shared.config.max_queries;
+        let prompt = prompts::findings_text(&shared.query, findings, shared.config.max_finding_bytes);
+        let request = LlmRequest::new(prompt).with_system_instruction(prompts::follow_up_instruction(most));
+        let proposed = match self.ask("follow-up", request).await {
+            Ok(answer) => sub_queries::parse(&answer.text),
+            Err(AgentError::Llm { source, .. }) => Err(source.to_string()),
+            Err(error) => return Err(error),
+        };
+        let proposed = match proposed {
+            Ok(proposed) => proposed,
+            Err(problem) => {
+                self.note(format!("there is no round {round}: {problem}")).await;
+                return Ok(None);
+            }
+        };
+        let known: Vec<String> = findings.iter().map(|finding| finding.query.clone()).collect();
+        let prepared = sub_queries::prepare(proposed, &known, most);
+        let planned = self.record_plan(Planned {
+            round,
+            first_id: findings.len(),
+            sub_queries: prepared.queries,
+            notes: prepared.notes,
+        })?;
+        if planned.sub_queries.is_empty() {
+            self.note(format!("nothing is missing after round {}", round - 1)).await;
+            return Ok(None);
+        }
+        Ok(Some(planned))
+    }
+
+    fn record_plan(&self, planned: Planned) -> Result<Planned, AgentError> {
+        if let Some(journal) = &self.shared.journal {
+            journal.planned(planned.clone())?;
+        }
+        Ok(planned)
+    }
+
+    /// Sends a request that the whole result depends on.
+    async fn ask(&self, phase: &'static str, request: LlmRequest) -> Result<LlmResponse, AgentError> {
+        let (answer, usage) = self.shared.llm.generate_with_usage(request).await;
+        if let Some(journal) = &self.shared.journal {
+            journal.spent(usage)?;
+        }
+        if let Some(warning) = self.shared.llm.budget().warning() {
+            self.note(warning).await;
+        }
+        answer.map_err(|source| AgentError::Llm { phase, source })
+    }
+
+    /// Runs the sub-queries of a round in parallel, and reports each as soon as it ends.
+    async fn run_round(&self, planned: &Planned) -> Result<Vec<Finding>, AgentError> {
+        let shared = &self.shared;
+        let mut findings: Vec<Finding> = Vec::new();
+        let mut waiting = Vec::new();
+        for (index, query) in planned.sub_queries.iter().enumerate() {
+            let id = planned.first_id + index;
+            self.updates.send(AgentUpdate::sub_query_started(id, query)).await;
+            match shared.progress().finished.iter().find(|known| known.id == id) {
+                Some(known) => {
+                    let finding = Finding { id, query: query.clone(), outcome: Ok(known.clone()) };
+                    self.report(&finding).await;
+                    findings.push(finding);
+                }
+                None => waiting.push((id, query.clone())),
+            }
+        }
+        // One share stays for the synthesis.
+        let share = shared.llm.budget().tokens_left().map(|left| left / (waiting.len() as u64 + 1));
+        let permits = Arc::new(Semaphore::new(shared.config.max_parallel));
+        let (sender, mut outcomes) = mpsc::channel(CHANNEL_CAPACITY);
+        // Dropping the set ends all tasks, and with them the processes that they started.
+        let mut tasks = JoinSet::new();
+        for (id, query) in &waiting {
+            let (shared, sender, permits) = (shared.clone(), sender.clone(), permits.clone());
+            let (id, query) = (*id, query.clone());
+            tasks.spawn(async move {
+                let _permit = permits.acquire().await;
+                let finding = shared.sub_query(id, query, share).await;
+                // The reader is gone only if the run is over.
+                let _ = sender.send(finding).await;
+            });
+        }
+        drop(sender);
+        while let Some(finding) = outcomes.recv().await {
+            let finding = finding?;
+            self.report(&finding).await;
+            findings.push(finding);
+        }
+        for (id, query) in waiting {
+            if !findings.iter().any(|finding| finding.id == id) {
+                let finding = Finding { id, query, outcome: Err(task_lost()) };
+                self.report(&finding).await;
+                findings.push(finding);
+            }
+        }
+        findings.sort_by_key(|finding| finding.id);
+        Ok(findings)
+    }
+
+    /// Reports a sub-query that ended.
+    async fn report(&self, finding: &Finding) {
+        let id = finding.id;
+        match &finding.outcome {
+            Err(error) => self.updates.send(AgentUpdate::sub_query_failed(id, error.to_string())).await,
+            Ok(answer) => {
+                let longest = self.shared.config.max_finding_bytes;
+                let tokens = u32::try_from(answer.usage.tokens).unwrap_or(u32::MAX);
+                self.updates.send(AgentUpdate::sub_query_completed(id, &answer.result, tokens)).await;
+                if let Some(phrase) = order_in(prompts::beginning(&answer.result, longest)) {
+                    self.note(hostile_note(id, phrase)).await;
+                }
+            }
+        }
+        if let Some(warning) = self.shared.llm.budget().warning() {
+            self.note(warning).await;
+        }
+    }
+
+    /// Asks for the answer, checks its citations, and reports it.
+    async fn synthesize(&self, findings: &[Finding], used_before: LlmUsage) -> Result<(), AgentError> {
+        let shared = &self.shared;
+        if let Some(result) = &shared.progress().answer {
+            self.updates.send(AgentUpdate::synthesis_started()).await;
+            self.updates.send(AgentUpdate::final_result(result)).await;
+            return Ok(());
+        }
+        shared.control.permit().await?;
+        self.updates.send(AgentUpdate::synthesis_started()).await;
+        let mut ledger = Ledger::default();
+        for finding in findings {
+            if let Ok(answer) = &finding.outcome {
+                ledger.add(finding.id, &answer.retrievals);
+            }
+        }
+        let sources = ledger.sources();
+        let prompt = prompts::synthesis(&shared.query, findings, &sources, shared.config.max_finding_bytes);
+        let request = LlmRequest::new(prompt).with_system_instruction(prompts::synthesis_instruction());
+        let answer = self.ask("synthesis", request).await?;
+        let checked = check_citations(answer.text.trim(), &sources);
+        let succeeded = findings.iter().filter(|finding| finding.outcome.is_ok()).count();
+        let total = shared.llm.budget().used().tokens.saturating_sub(used_before.tokens);
+        let metadata = ResultMetadata {
+            total_tokens: u32::try_from(total).unwrap_or(u32::MAX),
+            duration_ms: u64::try_from(shared.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            sub_queries_succeeded: succeeded,
+            sub_queries_failed: findings.len() - succeeded,
+        };
+        let mut result = FinalResult::new(checked.answer, metadata);
+        result.sources = checked.sources;
+        result.unconfirmed = unconfirmed(findings, &checked.dropped, shared.config.max_finding_bytes);
+        if let Some(journal) = &shared.journal {
+            journal.answered(result.clone())?;
+        }
+        self.updates.send(AgentUpdate::final_result(&result)).await;
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn progress(&self) -> &Progress {
+        static NOTHING: Progress = Progress::NOTHING;
+        self.journal.as_ref().map_or(&NOTHING, |journal| journal.progress())
+    }
+
+    /// Researches one sub-query. The answer is in the journal before anybody hears of it.
+    async fn sub_query(
+        &self,
+        id: usize,
+        query: String,
+        max_tokens: Option<u64>,
+    ) -> Result<Finding, AgentError> {
+        self.control.permit().await?;
+        let mut request =
+            LlmRequest::new(query.clone()).with_system_instruction(prompts::SUB_QUERY_INSTRUCTION);
+        // A share of 0 must not mean "no limit".
+        request.max_tokens = max_tokens.map(|share| share.max(1));
+        let (answer, usage) = self.llm.generate_with_usage(request).await;
+        let outcome = match answer {
+            Ok(response) => {
+                let LlmResponse { text, interaction_id, retrievals, .. } = response;
+                let finished = Finished {
+                    id,
+                    result: prompts::beginning(&text, LONGEST_ANSWER).to_string(),
+                    usage,
+                    retrievals,
+                    run_id: interaction_id,
+                };
+                if let Some(journal) = &self.journal {
+                    journal.finished(finished.clone())?;
+                }
+                Ok(finished)
+            }
+            Err(error) => {
+                if let Some(journal) = &self.journal {
+                    journal.spent(usage)?;
+                }
+                Err(error)
+            }
+        };
+        Ok(Finding { id, query, outcome })
+    }
+}
+
+fn task_lost() -> LlmError {
+    LlmError::Backend {
+        kind: ErrorKind::Internal,
+        message: "guard's task for this sub-query ended without a result".to_string(),
+        retry_after: None,
+    }
+}
+
+/// An error if no sub-query has an answer.
+fn require_one_success(findings: &[Finding]) -> Result<(), AgentError> {
+    let failed: Vec<&LlmError> =
+        findings.iter().filter_map(|finding| finding.outcome.as_ref().err()).collect();
+    match failed.first() {
+        Some(first) if failed.len() == findings.len() => Err(AgentError::AllSubQueriesFailed {
+            kind: first.kind(),
+            errors: failed.iter().map(ToString::to_string).collect(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The share of new words from which a round counts as useful.
+const NEW_WORDS: f64 = 0.1;
+
+/// Whether a round found a source or a text that the rounds before did not have.
+fn adds_something(old: &[Finding], new: &[Finding]) -> bool {
+    let answers = |findings: &[Finding]| -> Vec<Finished> {
+        findings.iter().filter_map(|finding| finding.outcome.as_ref().ok().cloned()).collect()
+    };
+    let (old, new) = (answers(old), answers(new));
+    let sources = |all: &[Finished]| {
+        let mut ledger = Ledger::default();
+        all.iter().for_each(|one| ledger.add(one.id, &one.retrievals));
+        ledger.sources().into_iter().map(|source| source.url).collect::<Vec<_>>()
+    };
+    let known = sources(&old);
+    let has_new_source = sources(&new).iter().any(|url| !known.contains(url));
+    let is_new = |answer: &Finished| {
+        old.iter().all(|known| sub_queries::similarity(&known.result, &answer.result) < 1.0 - NEW_WORDS)
+    };
+    has_new_source || new.iter().any(is_new)
+}
+
+fn hostile_note(id: usize, phrase: &str) -> String {
+    format!(
+        "the text of sub-query {} gives orders to its reader (“{phrase}”); guard treats it as data",
+        id + 1
+    )
+}
+
+/// Everything that the user should not take for granted.
+fn unconfirmed(findings: &[Finding], dropped: &[String], longest: usize) -> Vec<String> {
+    let mut all: Vec<String> = dropped
+        .iter()
+        .map(|citation| format!("removed a citation that nobody retrieved: {citation}"))
+        .collect();
+    for finding in findings {
+        let number = finding.id + 1;
+        match &finding.outcome {
+            Err(error) => all.push(format!("sub-query {number} ({}) has no answer: {error}", finding.query)),
+            Ok(answer) => {
+                if let Some(phrase) = order_in(prompts::beginning(&answer.result, longest)) {
+                    all.push(hostile_note(finding.id, phrase));
+                }
+                if answer.result.len() > longest {
+                    all.push(format!("the answer to sub-query {number} was cut to {longest} bytes"));
+                }
+                let mut ledger = Ledger::default();
+                ledger.add(finding.id, &answer.retrievals);
+                if ledger.sources().is_empty() {
+                    all.push(format!("sub-query {number} ({}) retrieved no source", finding.query));
+                }
+            }
+        }
+    }
+    all
+}

@@ -1,0 +1,222 @@
+//! Reads the list of sub-queries from a model's answer, and merges those that ask the same.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// The most positions of a text at which the parser tries to read an array.
+const MOST_TRIED: usize = 2000;
+/// The longest sub-query, in characters. A longer one is cut.
+const LONGEST_QUERY: usize = 500;
+/// The share of common words from which two sub-queries count as the same.
+const SAME: f64 = 0.75;
+
+/// Words that say nothing about what a question asks for.
+const FILLER: &[&str] = &[
+    "a", "about", "an", "and", "are", "as", "at", "be", "been", "by", "can", "current", "did", "do", "does",
+    "for", "from", "has", "have", "how", "in", "is", "it", "its", "latest", "of", "on", "or", "recent", "s",
+    "should", "that", "the", "their", "there", "these", "this", "to", "was", "were", "what", "when", "where",
+    "which", "who", "why", "will", "with",
+];
+
+/// The first JSON array of strings in a text, whatever surrounds it. The error says exactly what is wrong.
+pub(super) fn parse(text: &str) -> Result<Vec<String>, String> {
+    let mut problem = None;
+    let positions = text.match_indices('[').map(|(position, _)| position);
+    let mut end = 0;
+    for begin in positions.take(MOST_TRIED) {
+        // Skip arrays inside an array that was read already.
+        if begin < end {
+            continue;
+        }
+        let mut stream = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
+        match stream.next() {
+            Some(Ok(Value::Array(items))) => {
+                end = begin + stream.byte_offset();
+                match strings(items) {
+                    Ok(queries) => return Ok(queries),
+                    Err(found) => problem = problem.or(Some(found)),
+                }
+            }
+            Some(Err(error)) => problem = problem.or(Some(error.to_string())),
+            _ => {}
+        }
+    }
+    Err(problem.unwrap_or_else(|| "the answer contains no JSON array".to_string()))
+}
+
+fn strings(items: Vec<Value>) -> Result<Vec<String>, String> {
+    let mut queries = Vec::new();
+    for (index, item) in items.into_iter().enumerate() {
+        let Value::String(query) = item else {
+            return Err(format!("item {index} of the array is not a string"));
+        };
+        queries.push(query);
+    }
+    Ok(queries)
+}
+
+/// The words of a question that carry its meaning, in a simple normal form. Scripts without spaces between words count
+/// by characters.
+fn words(query: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for word in query.to_lowercase().split(|c: char| !c.is_alphanumeric()) {
+        if word.is_empty() || FILLER.contains(&word) {
+            continue;
+        }
+        if word
+            .chars()
+            .any(|c| ('\u{2e80}'..='\u{9fff}').contains(&c) || ('\u{ac00}'..='\u{d7af}').contains(&c))
+        {
+            found.extend(word.chars().map(String::from));
+            continue;
+        }
+        let stem = word.strip_suffix('s').filter(|stem| stem.len() > 3 && !stem.ends_with('s'));
+        found.insert(stem.unwrap_or(word).to_string());
+    }
+    found
+}
+
+/// The share of the words of two texts that both have, from 0 to 1.
+pub(super) fn similarity(one: &str, other: &str) -> f64 {
+    let (one, other) = (words(one), words(other));
+    let all = one.union(&other).count();
+    if all == 0 { 1.0 } else { one.intersection(&other).count() as f64 / all as f64 }
+}
+
+/// Whether two sub-queries ask the same.
+fn is_same(one: &str, other: &str) -> bool {
+    let is_equal = one.trim().eq_ignore_ascii_case(other.trim());
+    is_equal || (!words(one).is_empty() && !words(other).is_empty() && similarity(one, other) >= SAME)
+}
+
+/// A list of sub-queries that is ready to run, with remarks about what was changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Prepared {
+    pub(super) queries: Vec<String>,
+    pub(super) notes: Vec<String>,
+}
+
+/// Leaves out empty sub-queries, merges those that ask the same as another or as one of `known`, and keeps at most
+/// `most`.
+pub(super) fn prepare(queries: Vec<String>, known: &[String], most: usize) -> Prepared {
+    let mut prepared = Prepared::default();
+    let mut merged = 0;
+    for query in queries {
+        let query: String =
+            query.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(LONGEST_QUERY).collect();
+        if query.is_empty() {
+            continue;
+        }
+        if known.iter().chain(&prepared.queries).any(|other| is_same(other, &query)) {
+            merged += 1;
+            continue;
+        }
+        prepared.queries.push(query);
+    }
+    if merged > 0 {
+        let what = if merged == 1 {
+            "1 sub-query that asks".to_string()
+        } else {
+            format!("{merged} sub-queries that ask")
+        };
+        prepared.notes.push(format!("left out {what} the same as another"));
+    }
+    let count = prepared.queries.len();
+    if count > most {
+        prepared.queries.truncate(most);
+        prepared.notes.push(format!(
+            "the model proposed {count} sub-queries; guard runs the first {most} (--max-queries)"
+        ));
+    }
+    prepared
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn list(all: &[&str]) -> Vec<String> {
+        all.iter().map(|one| (*one).to_string()).collect()
+    }
+
+    #[test]
+    fn an_array_is_found_with_anything_around_it() {
+        for text in [
+            r#"["Q1", "Q2"]"#,
+            "Sure! Here you go [1]:\n```json\n[\"Q1\",\n \"Q2\"]\n```\nAnything else?",
+            r#"I thought about it [as asked]. ["Q1", "Q2"] ["Q3"]"#,
+            r#"{"sub_queries": ["Q1", "Q2"]}"#,
+        ] {
+            assert_eq!(parse(text), Ok(list(&["Q1", "Q2"])), "{text}");
+        }
+        assert_eq!(parse("[]"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_exactly() {
+        for (text, expected) in [
+            ("", "the answer contains no JSON array"),
+            ("I cannot do that.", "the answer contains no JSON array"),
+            ("[\"Q1\", \"Q2\"", "EOF while parsing a list at line 1 column 11"),
+            ("[1, 2]", "item 0 of the array is not a string"),
+            ("[\"Q1\", {\"q\": 5}]", "item 1 of the array is not a string"),
+        ] {
+            assert_eq!(parse(text), Err(expected.to_string()), "{text}");
+        }
+    }
+
+    #[test]
+    fn sub_queries_that_ask_the_same_are_merged() {
+        for (one, other) in [
+            (
+                "What are recent advances in quantum hardware?",
+                "what are the latest advances in Quantum Hardware",
+            ),
+            ("Quantum error correction techniques", "Techniques of quantum error correction"),
+            ("量子计算的硬件进展", "量子计算的硬件进展?"),
+        ] {
+            assert!(is_same(one, other), "{one} | {other}");
+        }
+        for (one, other) in [
+            ("Quantum hardware advances", "Quantum software advances"),
+            ("Pros of Rust", "Cons of Rust"),
+            ("Q1", "Q2"),
+            ("What is it?", "Who was there?"),
+        ] {
+            assert!(!is_same(one, other), "{one} | {other}");
+        }
+    }
+
+    #[test]
+    fn the_list_is_cut_with_a_note() {
+        let many: Vec<String> = (0..50).map(|number| format!("topic{number}")).collect();
+        let prepared = prepare(many, &[], 5);
+        assert_eq!(prepared.queries, list(&["topic0", "topic1", "topic2", "topic3", "topic4"]));
+        assert_eq!(
+            prepared.notes,
+            ["the model proposed 50 sub-queries; guard runs the first 5 (--max-queries)"]
+        );
+        let merged = prepare(list(&["Same thing", "", " same  thing ", "Other"]), &list(&["other"]), 5);
+        assert_eq!(merged.queries, list(&["Same thing"]));
+        assert_eq!(merged.notes, ["left out 2 sub-queries that ask the same as another"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_the_parser(text in "\\PC{0,60}|[\\[\\]\"{},a1 ]{0,60}") {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn a_prepared_list_is_short_and_has_no_duplicates(queries in proptest::collection::vec("[a-d ]{0,6}", 0..20), most in 1usize..8) {
+            let prepared = prepare(queries, &[], most);
+            prop_assert!(prepared.queries.len() <= most);
+            for (index, one) in prepared.queries.iter().enumerate() {
+                prop_assert!(!one.trim().is_empty());
+                prop_assert!(!prepared.queries[..index].iter().any(|other| is_same(one, other)));
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Why an agent, a model or an event failed. Every error knows its kind and what the user can do next.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::outcome::ErrorKind;
+
+/// Why a request to a model failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LlmError {
+    /// The model did not answer in time.
+    #[error("timeout: no answer within {}", seconds(*after))]
+    Timeout {
+        /// The time limit.
+        after: Duration,
+    },
+    /// All requests together have used the tokens or the money that the user allowed.
+    #[error("the budget is used up ({spent})")]
+    BudgetExhausted {
+        /// What was used, and the limit.
+        spent: String,
+    },
+    /// The model answered nothing.
+    #[error("the model answered with an empty text")]
+    EmptyAnswer,
+    /// The backend failed.
+    #[error("{message}")]
+    Backend {
+        /// The kind of failure.
+        kind: ErrorKind,
+        /// What happened.
+        message: String,
+        /// How long the API asks to wait before another request.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl LlmError {
+    /// The kind of failure, for programs.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Timeout { .. } => ErrorKind::Timeout,
+            Self::BudgetExhausted { .. } => ErrorKind::BudgetExhausted,
+            Self::EmptyAnswer => ErrorKind::UpstreamError,
+            Self::Backend { kind, .. } => *kind,
+        }
+    }
+
+    /// Whether the failure may be temporary, so that the same request can succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self.kind(),
+            ErrorKind::Timeout | ErrorKind::IdleTimeout | ErrorKind::UpstreamError | ErrorKind::RateLimited
+        )
+    }
+
+    /// What the user can do about it; empty if there is no advice.
+    pub fn hint(&self) -> &'static str {
+        match self.kind() {
+            ErrorKind::Timeout | ErrorKind::IdleTimeout => "give the requests more time with --timeout",
+            ErrorKind::BudgetExhausted => "continue with --resume ID and a larger --max-tokens or --max-cost",
+            ErrorKind::AuthError => "set the API key of the agent; `guard help keys` lists the variables",
+            ErrorKind::RateLimited => {
+                "wait until the quota is available again, then continue with --resume ID"
+            }
+            ErrorKind::CommandNotFound => "install the agent's program, or choose another with --agent",
+            ErrorKind::ConfigError => "`guard doctor` shows which agents and versions this machine has",
+            ErrorKind::SandboxUnavailable => "`guard doctor` shows what the sandbox lacks on this machine",
+            ErrorKind::InvalidInput => "check --model and --agent",
+            _ => "",
+        }
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    if time.subsec_millis() == 0 {
+        format!("{} s", time.as_secs())
+    } else {
+        format!("{:.1} s", time.as_secs_f64())
+    }
+}
+
+/// Why an agent ended without a result.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// The model's list of sub-queries cannot be read, not even after it was asked to repair the list.
+    #[error("the model's list of sub-queries cannot be read: {problem}")]
+    Decomposition {
+        /// What is wrong with the list.
+        problem: String,
+    },
+    /// No sub-query succeeded, so there is nothing to answer from.
+    #[error("all {} sub-queries failed; the first: {}", errors.len(), errors.first().map_or("", String::as_str))]
+    AllSubQueriesFailed {
+        /// The errors of the sub-queries, in the order of their ids.
+        errors: Vec<String>,
+        /// The kind of the first error.
+        kind: ErrorKind,
+    },
+    /// A request that the whole result depends on failed.
+    #[error("{phase} failed: {source}")]
+    Llm {
+        /// What the request was for: `decomposition`, `synthesis` or another phase.
+        phase: &'static str,
+        /// Why the request failed.
+        source: LlmError,
+    },
+    /// The stream of updates ended early.
+    #[error("Stream ended without final result")]
+    NoFinalResult,
+    /// Somebody cancelled the run.
+    #[error("the run was cancelled")]
+    Cancelled,
+    /// The agent's configuration or the query is invalid.
+    #[error("{problem}")]
+    InvalidInput {
+        /// What is wrong.
+        problem: String,
+    },
+    /// The journal cannot be written, so that a result could be lost.
+    #[error("cannot write the journal {}: {problem}", path.display())]
+    Journal {
+        /// The journal's file.
+        path: PathBuf,
+        /// What the operating system says.
+        problem: String,
+    },
+    /// An event of the agent does not match its schema, and the registry is strict.
+    #[error(transparent)]
+    Event(#[from] ValidationError),
+}
+
+impl AgentError {
+    /// The kind of failure, for programs.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Decomposition { .. } => ErrorKind::UpstreamError,
+            Self::AllSubQueriesFailed { kind, .. } => *kind,
+            Self::Llm { source, .. } => source.kind(),
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::InvalidInput { .. } => ErrorKind::InvalidInput,
+            Self::NoFinalResult | Self::Journal { .. } | Self::Event(_) => ErrorKind::Internal,
+        }
+    }
+
+    /// What the user can do about it; empty if there is no advice.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Decomposition { .. } => "try again, or choose another model with --model",
+            Self::Llm { source, .. } => source.hint(),
+            Self::AllSubQueriesFailed { kind, .. } => {
+                let hint =
+                    LlmError::Backend { kind: *kind, message: String::new(), retry_after: None }.hint();
+                if hint.is_empty() { "`guard log` shows what a run did" } else { hint }
+            }
+            _ => "",
+        }
+    }
+}
+
+/// Why an update is not what its reader expects.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValidationError {
+    /// The update has another event type.
+    #[error("expected an event of the type `{expected}`, found `{actual}`")]
+    WrongEventType {
+        /// The event type that the reader expects.
+        expected: String,
+        /// The event type of the update.
+        actual: String,
+    },
+    /// The data of the update does not match the schema of its event type.
+    #[error("an event of the type `{event_type}` does not match its schema: {error}")]
+    SchemaMismatch {
+        /// The event type of the update.
+        event_type: String,
+        /// What does not match.
+        error: String,
+    },
+    /// No schema is registered for the event type, and the registry fails on such events.
+    #[error("no event of the type `{event_type}` is known")]
+    UnknownEventType {
+        /// The event type of the update.
+        event_type: String,
+    },
+    /// A schema itself is not valid.
+    #[error("the schema of the event type `{event_type}` is not valid: {error}")]
+    InvalidSchema {
+        /// The event type that the schema is for.
+        event_type: String,
+        /// What is wrong with the schema.
+        error: String,
+    },
+}
+
+/// Why research failed: the error of the layer that failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResearchError {
+    /// The agent failed.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// A request to a model failed.
+    #[error(transparent)]
+    Llm(#[from] LlmError),
+    /// An event does not match its schema.
+    #[error(transparent)]
+    Validation(#[from] ValidationError),
+    /// A journal cannot be opened.
+    #[error(transparent)]
+    Journal(#[from] super::journal::JournalError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_pass_is_retried() {
+        let of = |kind| LlmError::Backend { kind, message: String::new(), retry_after: None };
+        for kind in ErrorKind::ALL {
+            let is_temporary =
+                matches!(kind.as_str(), "timeout" | "idle_timeout" | "upstream_error" | "rate_limited");
+            assert_eq!(of(*kind).is_retryable(), is_temporary, "{kind}");
+        }
+        assert!(LlmError::Timeout { after: Duration::from_secs(45) }.is_retryable());
+        assert!(!LlmError::BudgetExhausted { spent: String::new() }.is_retryable());
+    }
+
+    #[test]
+    fn messages_say_what_happened() {
+        let timeout = LlmError::Timeout { after: Duration::from_secs(45) };
+        assert_eq!(timeout.to_string(), "timeout: no answer within 45 s");
+        let all = AgentError::AllSubQueriesFailed {
+            errors: vec!["timeout: no answer within 1.5 s".to_string(), "x".to_string()],
+            kind: ErrorKind::Timeout,
+        };
+        assert_eq!(all.to_string(), "all 2 sub-queries failed; the first: timeout: no answer within 1.5 s");
+        assert_eq!(AgentError::NoFinalResult.to_string(), "Stream ended without final result");
+        assert!(all.hint().contains("--timeout"));
+    }
+}

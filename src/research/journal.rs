@@ -1,0 +1,388 @@
+//! The journal of one research run: what is finished is on disk before anybody hears of it.
+//!
+//! The journal is a file of JSON lines in the state directory. Every line is synchronised to the disk. After a crash, the
+//! last line may be incomplete; it is ignored, and the next line begins behind it. Resuming repeats only what has no line.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use super::config::ResearchConfig;
+use super::error::AgentError;
+use super::llm::LlmUsage;
+use super::sources::Retrieval;
+use super::update::FinalResult;
+
+/// Why a journal cannot be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// There is no run with this id.
+    #[error("there is no research run `{id}`")]
+    Unknown {
+        /// The id.
+        id: String,
+    },
+    /// Another process works on the run.
+    #[error("another process is working on the research run `{id}`")]
+    Busy {
+        /// The id.
+        id: String,
+    },
+    /// The file cannot be used.
+    #[error("cannot use the journal {}: {problem}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system or the parser says.
+        problem: String,
+    },
+}
+
+/// What a run was started with. It does not change when the run is resumed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    /// The query.
+    pub query: String,
+    /// The settings of the research.
+    pub config: ResearchConfig,
+    /// The model.
+    pub model: String,
+    /// The agent, if it is not the default one.
+    #[serde(default)]
+    pub agent: Option<String>,
+    /// The directory in which the sub-queries read.
+    #[serde(default)]
+    pub directory: PathBuf,
+    /// The policy of the runs, if the user named one.
+    #[serde(default)]
+    pub policy: Option<String>,
+    /// The hosts that the runs may connect to.
+    #[serde(default)]
+    pub allow_hosts: Vec<String>,
+}
+
+/// A sub-query that has an answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// The id of the sub-query.
+    pub id: usize,
+    /// The answer.
+    pub result: String,
+    /// What the sub-query used.
+    pub usage: LlmUsage,
+    /// What guard observed it retrieve.
+    #[serde(default)]
+    pub retrievals: Vec<Retrieval>,
+    /// The run in which it was answered, for `guard log`.
+    #[serde(default)]
+    pub run_id: Option<String>,
+}
+
+/// The sub-queries of a round.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned {
+    /// The number of the round, from 1.
+    pub round: usize,
+    /// The id of the first of them.
+    pub first_id: usize,
+    /// The sub-queries; none ends the research early.
+    pub sub_queries: Vec<String>,
+    /// Remarks about the list, such as merged sub-queries.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Record {
+    Started(Started),
+    Planned(Planned),
+    Finished(Finished),
+    /// Tokens that no answer accounts for.
+    Spent(LlmUsage),
+    Answered(FinalResult),
+}
+
+/// What a journal knows about its run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Progress {
+    /// What the run was started with.
+    pub started: Option<Started>,
+    /// The rounds, in their order.
+    pub rounds: Vec<Planned>,
+    /// The sub-queries that have an answer.
+    pub finished: Vec<Finished>,
+    /// What the run used before it was interrupted.
+    pub used: LlmUsage,
+    /// The answer, if the run is complete.
+    pub answer: Option<FinalResult>,
+}
+
+impl Progress {
+    /// The progress of a run that has only begun.
+    pub(super) const NOTHING: Self = Self {
+        started: None,
+        rounds: Vec::new(),
+        finished: Vec::new(),
+        used: LlmUsage::NOTHING,
+        answer: None,
+    };
+
+    fn add(&mut self, record: Record) {
+        match record {
+            Record::Started(started) => self.started = Some(started),
+            Record::Planned(planned) => self.rounds.push(planned),
+            Record::Finished(finished) => {
+                self.used = self.used.plus(finished.usage);
+                self.finished.retain(|known| known.id != finished.id);
+                self.finished.push(finished);
+            }
+            Record::Spent(usage) => self.used = self.used.plus(usage),
+            Record::Answered(result) => self.answer = Some(result),
+        }
+    }
+
+    /// Reads the lines of a journal. Returns the progress and the length of the complete lines.
+    fn read(bytes: &[u8]) -> Result<(Self, u64), String> {
+        let mut progress = Self::default();
+        let mut length = 0;
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !line.ends_with(b"\n") {
+                break;
+            }
+            match serde_json::from_slice(line) {
+                Ok(record) => progress.add(record),
+                Err(error) => return Err(format!("line {}: {error}", count_lines(&bytes[..length]) + 1)),
+            }
+            length += line.len();
+        }
+        Ok((progress, length as u64))
+    }
+}
+
+fn count_lines(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// The open journal of one run. Only one process can have it open.
+#[derive(Debug)]
+pub struct Journal {
+    id: String,
+    path: PathBuf,
+    file: Mutex<Flock<File>>,
+    progress: Progress,
+}
+
+const FILE_NAME: &str = "journal.jsonl";
+
+impl Journal {
+    /// Begins the journal of a new run, in a subdirectory of `directory`.
+    pub fn create(directory: &Path, started: Started) -> Result<Self, JournalError> {
+        let id = uuid::Uuid::now_v7().to_string();
+        let folder = directory.join(&id);
+        let path = folder.join(FILE_NAME);
+        let unusable = |error: &dyn std::fmt::Display| JournalError::Unusable {
+            path: path.clone(),
+            problem: error.to_string(),
+        };
+        DirBuilder::new().mode(0o700).recursive(true).create(&folder).map_err(|error| unusable(&error))?;
+        let open = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path);
+        let file = open.map_err(|error| unusable(&error))?;
+        let file = lock(file, &id)?;
+        // The entry of the file must survive a crash as well.
+        for folder in [folder.as_path(), directory] {
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| unusable(&error))?;
+        }
+        let mut journal = Self { id, path, file: Mutex::new(file), progress: Progress::default() };
+        journal.append(&Record::Started(started.clone())).map_err(|error| JournalError::Unusable {
+            path: journal.path.clone(),
+            problem: error.to_string(),
+        })?;
+        journal.progress.started = Some(started);
+        Ok(journal)
+    }
+
+    /// Opens the journal of an earlier run, given its id or the end of it.
+    pub fn open(directory: &Path, id: &str) -> Result<Self, JournalError> {
+        let id = complete_id(directory, id).ok_or_else(|| JournalError::Unknown { id: id.to_string() })?;
+        let path = directory.join(&id).join(FILE_NAME);
+        let unusable = |problem: String| JournalError::Unusable { path: path.clone(), problem };
+        let open = OpenOptions::new().write(true).open(&path).map_err(|error| unusable(error.to_string()))?;
+        let mut file = lock(open, &id)?;
+        let bytes = fs::read(&path).map_err(|error| unusable(error.to_string()))?;
+        let (progress, length) = Progress::read(&bytes).map_err(&unusable)?;
+        if progress.started.is_none() {
+            return Err(unusable("it does not say what the run was started with".to_string()));
+        }
+        // Cut off an incomplete last line, so that the next one does not continue it.
+        let ready = file.set_len(length).and_then(|()| file.seek(SeekFrom::Start(length)));
+        ready.map_err(|error| unusable(error.to_string()))?;
+        Ok(Self { id, path, file: Mutex::new(file), progress })
+    }
+
+    /// The id of the run; opaque.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The directory of the run.
+    pub fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// What the journal held when it was opened.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Records the sub-queries of a round.
+    pub fn planned(&self, planned: Planned) -> Result<(), AgentError> {
+        self.append(&Record::Planned(planned))
+    }
+
+    /// Records a sub-query that has an answer.
+    pub fn finished(&self, finished: Finished) -> Result<(), AgentError> {
+        self.append(&Record::Finished(finished))
+    }
+
+    /// Records what a request used that is no answer to a sub-query.
+    pub fn spent(&self, usage: LlmUsage) -> Result<(), AgentError> {
+        if usage == LlmUsage::default() { Ok(()) } else { self.append(&Record::Spent(usage)) }
+    }
+
+    /// Records the answer, which completes the run.
+    pub fn answered(&self, result: FinalResult) -> Result<(), AgentError> {
+        self.append(&Record::Answered(result))
+    }
+
+    /// Appends a line and waits until it is on disk.
+    fn append(&self, record: &Record) -> Result<(), AgentError> {
+        let failed = |problem: String| AgentError::Journal { path: self.path.clone(), problem };
+        let mut line = serde_json::to_vec(record).map_err(|error| failed(error.to_string()))?;
+        line.push(b'\n');
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(&line).and_then(|()| file.sync_data()).map_err(|error| failed(error.to_string()))
+    }
+}
+
+fn lock(file: File, id: &str) -> Result<Flock<File>, JournalError> {
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| JournalError::Busy { id: id.to_string() })
+}
+
+/// The complete id of the run that `id` names: by the whole id, or by an end of at least six characters that only one
+/// run has. Anything else could become part of a path.
+fn complete_id(directory: &Path, id: &str) -> Option<String> {
+    let is_plain = id.len() >= 6 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    if !is_plain {
+        return None;
+    }
+    let entries = fs::read_dir(directory).ok()?.flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut found = names.filter(|name| name.ends_with(id) && directory.join(name).join(FILE_NAME).is_file());
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("guard-journal-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Self(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn started() -> Started {
+        Started {
+            query: "q".into(),
+            config: ResearchConfig::default(),
+            model: "m".into(),
+            agent: None,
+            directory: "/".into(),
+            policy: None,
+            allow_hosts: Vec::new(),
+        }
+    }
+
+    fn finished(id: usize) -> Finished {
+        Finished { id, result: format!("r{id}"), usage: LlmUsage::tokens(10), ..Finished::default() }
+    }
+
+    fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+        result.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn what_was_recorded_is_read_again_even_after_a_torn_line() {
+        let directory = Directory::new("torn");
+        let journal = ok(Journal::create(&directory.0, started()));
+        let id = journal.id().to_string();
+        let planned =
+            Planned { round: 1, first_id: 0, sub_queries: vec!["a".into(), "b".into()], notes: vec![] };
+        ok(journal.planned(planned.clone()));
+        ok(journal.finished(finished(1)));
+        ok(journal.spent(LlmUsage::tokens(5)));
+        assert_eq!(Journal::open(&directory.0, &id).map(drop), Err(JournalError::Busy { id: id.clone() }));
+        let path = journal.path.clone();
+        drop(journal);
+        let whole = ok(fs::read(&path));
+        // A crash can stop the last write at any byte.
+        let before = whole.len();
+        let line = ok(serde_json::to_vec(&Record::Finished(finished(0))));
+        for cut in [0, 1, line.len() / 2, line.len()] {
+            let torn = [whole.as_slice(), &line[..cut]].concat();
+            ok(fs::write(&path, &torn));
+            let journal = ok(Journal::open(&directory.0, &id[id.len() - 8..]));
+            assert_eq!(journal.progress().rounds, [planned.clone()]);
+            assert_eq!(journal.progress().finished, [finished(1)]);
+            assert_eq!(journal.progress().used.tokens, 15);
+            assert_eq!(ok(fs::metadata(&path)).len(), before as u64);
+            ok(journal.finished(finished(0)));
+            drop(journal);
+            let again = ok(Journal::open(&directory.0, &id));
+            assert_eq!(again.progress().finished.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_damaged_journal_and_odd_ids_are_refused() {
+        let directory = Directory::new("odd");
+        let journal = ok(Journal::create(&directory.0, started()));
+        let (id, path) = (journal.id().to_string(), journal.path.clone());
+        drop(journal);
+        for odd in ["", "x", "../../etc", "ffffffffffff", "*", &id[..8]] {
+            let opened = Journal::open(&directory.0, odd).map(drop);
+            assert_eq!(opened, Err(JournalError::Unknown { id: odd.to_string() }));
+        }
+        ok(fs::write(&path, "{\"started\": 5}\n"));
+        assert!(matches!(Journal::open(&directory.0, &id), Err(JournalError::Unusable { .. })));
+        ok(fs::write(&path, ""));
+        assert!(matches!(Journal::open(&directory.0, &id), Err(JournalError::Unusable { .. })));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_break_the_reader(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            if let Ok((_, length)) = Progress::read(&bytes) {
+                assert!(length <= bytes.len() as u64);
+            }
+        }
+    }
+}

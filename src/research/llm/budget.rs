@@ -1,0 +1,123 @@
+//! What all requests of a client have used, and the limit on it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::backend::LlmUsage;
+use crate::research::config::LlmConfig;
+use crate::research::error::LlmError;
+
+/// The budget of a whole tree of requests.
+#[derive(Debug)]
+pub struct Budget {
+    max_tokens: Option<u64>,
+    max_cost: Option<f64>,
+    warn_at: f64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: LlmUsage,
+    has_warned: bool,
+}
+
+impl Budget {
+    /// A budget with the limits of these settings, of which nothing is used.
+    pub fn new(config: &LlmConfig) -> Self {
+        Self {
+            max_tokens: config.max_tokens,
+            max_cost: config.max_cost,
+            warn_at: config.warn_at,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was used until now.
+    pub fn used(&self) -> LlmUsage {
+        self.lock().used
+    }
+
+    /// The tokens that are left; `None` without a limit.
+    pub fn tokens_left(&self) -> Option<u64> {
+        self.max_tokens.map(|limit| limit.saturating_sub(self.used().tokens))
+    }
+
+    /// The money that is left; `None` without a limit.
+    pub fn cost_left(&self) -> Option<f64> {
+        self.max_cost.map(|limit| (limit - self.used().cost).max(0.0))
+    }
+
+    /// Adds what a request used.
+    pub fn spend(&self, usage: LlmUsage) {
+        let mut state = self.lock();
+        state.used = state.used.plus(usage);
+    }
+
+    /// An error if nothing is left.
+    pub fn check(&self) -> Result<(), LlmError> {
+        if self.tokens_left() == Some(0) || self.cost_left().is_some_and(|left| left <= 0.0) {
+            return Err(LlmError::BudgetExhausted { spent: self.describe() });
+        }
+        Ok(())
+    }
+
+    /// A warning, the first time that the use approaches the limit.
+    pub fn warning(&self) -> Option<String> {
+        let mut state = self.lock();
+        let share = |used: f64, limit: Option<f64>| limit.is_some_and(|limit| used >= limit * self.warn_at);
+        let used = state.used;
+        let is_near = share(used.tokens as f64, self.max_tokens.map(|limit| limit as f64))
+            || share(used.cost, self.max_cost);
+        if !is_near || std::mem::replace(&mut state.has_warned, true) {
+            return None;
+        }
+        drop(state);
+        Some(format!("the budget is nearly used up: {}", self.describe()))
+    }
+
+    fn describe(&self) -> String {
+        let used = self.used();
+        let mut parts = Vec::new();
+        if let Some(limit) = self.max_tokens {
+            parts.push(format!("{} of {limit} tokens", used.tokens));
+        }
+        if let Some(limit) = self.max_cost {
+            parts.push(format!("cost {:.4} of {limit:.4}", used.cost));
+        }
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_over_all_requests_and_warned_about_once() {
+        let budget = Budget::new(&LlmConfig { max_tokens: Some(100), ..LlmConfig::default() });
+        assert_eq!((budget.check(), budget.warning(), budget.tokens_left()), (Ok(()), None, Some(100)));
+        budget.spend(LlmUsage::tokens(79));
+        assert_eq!(budget.warning(), None);
+        budget.spend(LlmUsage::tokens(1));
+        assert!(budget.warning().is_some_and(|warning| warning.contains("80 of 100 tokens")));
+        assert_eq!((budget.warning(), budget.check()), (None, Ok(())));
+        budget.spend(LlmUsage::tokens(50));
+        assert_eq!(budget.tokens_left(), Some(0));
+        assert!(matches!(budget.check(), Err(LlmError::BudgetExhausted { .. })));
+    }
+
+    #[test]
+    fn money_is_limited_too_and_without_limits_nothing_is() {
+        let budget = Budget::new(&LlmConfig { max_cost: Some(0.5), ..LlmConfig::default() });
+        budget.spend(LlmUsage { tokens: 9, cost: 0.6 });
+        assert!(budget.check().is_err());
+        let free = Budget::new(&LlmConfig::default());
+        free.spend(LlmUsage { tokens: u64::MAX, cost: 1e9 });
+        free.spend(LlmUsage::tokens(1));
+        assert_eq!((free.check(), free.warning(), free.tokens_left()), (Ok(()), None, None));
+    }
+}

@@ -1,0 +1,275 @@
+//! The default backend: every request is a run of an agent's CLI in a read-only sandbox.
+//!
+//! What the run retrieved is read from the events of its transcript: the connections and requests that guard's proxy
+//! made, and the calls and results of the agent's tools. The agent's own words are never evidence.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures_core::Stream;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::backend::{BackendEvent, BackendStream, LlmBackend, LlmCall, LlmUsage};
+use crate::agent::AgentEvent;
+use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor, Sandbox};
+use crate::outcome::ErrorKind;
+use crate::research::error::LlmError;
+use crate::research::sources::{Retrieval, urls_in};
+use crate::transcript::EventType;
+
+/// How much longer than the timeout a run may take to end and to report what it used.
+const GRACE: Duration = Duration::from_secs(20);
+/// The number of events that wait for a slow reader.
+const CAPACITY: usize = 64;
+
+/// Answers requests with an agent's CLI, each in a read-only sandbox of its own.
+#[derive(Debug, Clone)]
+pub struct ExecutorBackend {
+    executor: Executor,
+    directory: PathBuf,
+    agent: Option<String>,
+    policy: Option<String>,
+    active: Arc<AtomicUsize>,
+}
+
+impl ExecutorBackend {
+    /// A backend whose runs work in `directory`, which they can read and not write.
+    pub fn new(executor: Executor, directory: impl Into<PathBuf>) -> Self {
+        Self { executor, directory: directory.into(), agent: None, policy: None, active: Arc::default() }
+    }
+
+    /// The agent to use instead of the default one.
+    #[must_use]
+    pub fn with_agent(mut self, agent: Option<String>) -> Self {
+        self.agent = agent;
+        self
+    }
+
+    /// The name or path of the policy of the runs, instead of `readonly`.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Option<String>) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The number of runs whose processes have not ended yet.
+    pub fn active(&self) -> usize {
+        self.active.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the processes of all runs have ended, at most for `limit`. Returns whether they have.
+    pub fn wait_for_runs(&self, limit: Duration) -> bool {
+        let began = Instant::now();
+        while self.active() > 0 {
+            if began.elapsed() > limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+
+    fn request(&self, call: &LlmCall) -> ExecRequest {
+        let prompt = match &call.system_instruction {
+            Some(instruction) => format!("{instruction}\n\n{}", call.prompt),
+            None => call.prompt.clone(),
+        };
+        let seconds = call.timeout.as_secs() + u64::from(call.timeout.subsec_nanos() > 0);
+        ExecRequest {
+            agent: self.agent.clone(),
+            sandbox: Sandbox::ReadOnly,
+            policy: self.policy.clone(),
+            model: Some(call.model.clone()),
+            timeout: seconds.max(1),
+            max_duration: seconds.max(1),
+            // The client retries; here it would count against the same time limit.
+            max_retries: 0,
+            max_tokens: call.max_tokens,
+            ..ExecRequest::new(prompt, &self.directory)
+        }
+    }
+}
+
+impl LlmBackend for ExecutorBackend {
+    fn start(&self, call: LlmCall) -> BackendStream {
+        if call.temperature.is_some() {
+            tracing::warn!("an agent's CLI has no option for the temperature; the setting has no effect");
+        }
+        let request = self.request(&call);
+        let (sender, events) = mpsc::channel(CAPACITY);
+        let cancel = Cancel::default();
+        let (executor, its_cancel) = (self.executor.clone(), cancel.clone());
+        let active = ActiveRun::new(&self.active);
+        let work = move || {
+            let _active = active;
+            let mut send = |event| {
+                // A failure to send means that the stream was dropped, which cancels the run.
+                let _ = sender.blocking_send(event);
+            };
+            let result = executor.execute(&request, &its_cancel, &mut |event| {
+                for event in events_of(&event) {
+                    send(Ok(event));
+                }
+            });
+            finish(&result, call.timeout, &mut send);
+        };
+        // If no thread can be created, the closure is dropped, and the stream ends without an answer.
+        let _ = std::thread::Builder::new().name("request".to_string()).spawn(work);
+        Box::pin(RunEvents { events, cancel })
+    }
+
+    fn grace(&self) -> Duration {
+        GRACE
+    }
+}
+
+/// Counts a run until its thread has ended, even after a panic.
+struct ActiveRun(Arc<AtomicUsize>);
+
+impl ActiveRun {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count.clone())
+    }
+}
+
+impl Drop for ActiveRun {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What an event of the run means for the client.
+fn events_of(event: &AgentEvent) -> Vec<BackendEvent> {
+    let Ok(event_type) = event.event_type.parse::<EventType>() else { return Vec::new() };
+    let text = |key: &str| event.data.get(key).and_then(Value::as_str);
+    let retrieved = |make: fn(String) -> Retrieval| {
+        urls_in(&event.data).into_iter().map(make).map(BackendEvent::Retrieved).collect()
+    };
+    match event_type {
+        EventType::NetworkRequest => {
+            let is_success = event.data["status"].as_u64().is_some_and(|status| status < 400);
+            let url = text("what").and_then(|what| what.split_once(' ')).map(|(_, url)| url.to_string());
+            url.filter(|_| is_success)
+                .map(Retrieval::Request)
+                .map(BackendEvent::Retrieved)
+                .into_iter()
+                .collect()
+        }
+        EventType::NetworkOpen => {
+            let host = text("host").map(str::to_string);
+            host.map(Retrieval::Host).map(BackendEvent::Retrieved).into_iter().collect()
+        }
+        EventType::AgentToolUse => retrieved(Retrieval::ToolCall),
+        EventType::AgentToolResult => retrieved(Retrieval::ToolResult),
+        EventType::AgentMessage if text("role") != Some("user") => {
+            vec![BackendEvent::Text(event.message.clone())]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Reports the end of a run: what it used, and its answer or its error.
+fn finish(result: &ExecResult, timeout: Duration, send: &mut dyn FnMut(Result<BackendEvent, LlmError>)) {
+    let mut usage = LlmUsage::default();
+    for model in result.attempts.iter().filter_map(|attempt| attempt.model.as_ref()) {
+        usage.tokens += model.input_tokens + model.output_tokens;
+        usage.cost += model.cost;
+    }
+    send(Ok(BackendEvent::Used(usage)));
+    let run = &result.run;
+    // The proxy's own totals name every host, also of connections whose event did not fit the transcript.
+    for host in run.network.iter().filter(|row| row.connections > 0) {
+        send(Ok(BackendEvent::Retrieved(Retrieval::Host(host.host.clone()))));
+    }
+    if run.success {
+        let interaction_id = Some(run.run_id.clone()).filter(|id| !id.is_empty());
+        return send(Ok(BackendEvent::Completed { text: run.result.clone(), interaction_id }));
+    }
+    let kind = run.error_kind.unwrap_or(ErrorKind::Internal);
+    let message = run.error.clone().unwrap_or_else(|| "the run failed without an error message".to_string());
+    send(Err(match kind {
+        ErrorKind::Timeout | ErrorKind::IdleTimeout => LlmError::Timeout { after: timeout },
+        kind => {
+            let seconds = run.error_detail.as_ref().and_then(|detail| detail.retry_after_s);
+            LlmError::Backend { kind, message, retry_after: seconds.map(Duration::from_secs) }
+        }
+    }));
+}
+
+/// The events of one run. Dropping it ends the run with all its processes.
+struct RunEvents {
+    events: mpsc::Receiver<Result<BackendEvent, LlmError>>,
+    cancel: Cancel,
+}
+
+impl Stream for RunEvents {
+    type Item = Result<BackendEvent, LlmError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.events.poll_recv(context)
+    }
+}
+
+impl Drop for RunEvents {
+    fn drop(&mut self) {
+        self.cancel.set();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn retrieved(event_type: &str, data: Value) -> Vec<Retrieval> {
+        let events = events_of(&AgentEvent::new(event_type, "", data));
+        let retrieval = |event| match event {
+            BackendEvent::Retrieved(retrieval) => Some(retrieval),
+            _ => None,
+        };
+        events.into_iter().filter_map(retrieval).collect()
+    }
+
+    #[test]
+    fn evidence_comes_from_the_proxy_and_from_tools() {
+        let request = json!({"what": "GET http://a.org/x?y", "status": 200});
+        assert_eq!(retrieved("network.request", request), [Retrieval::Request("http://a.org/x?y".into())]);
+        let refused = json!({"what": "GET http://a.org/x?y", "status": 403});
+        assert_eq!(retrieved("network.request", refused), []);
+        let open = json!({"host": "a.org", "port": 443});
+        assert_eq!(retrieved("network.open", open), [Retrieval::Host("a.org".into())]);
+        let result = json!({"type": "tool_result", "output": "1. https://a.org/x"});
+        assert_eq!(retrieved("agent.tool_result", result), [Retrieval::ToolResult("https://a.org/x".into())]);
+        let call = json!({"tool_name": "web_fetch", "parameters": {"prompt": "read https://a.org/x"}});
+        assert_eq!(retrieved("agent.tool_use", call), [Retrieval::ToolCall("https://a.org/x".into())]);
+        // Words are no evidence.
+        let says = json!({"role": "assistant", "content": "I read https://a.org/x"});
+        assert_eq!(retrieved("agent.message", says), []);
+        assert_eq!(retrieved("future.event", json!({"url": "https://a.org"})), []);
+    }
+
+    #[test]
+    fn a_request_reads_only() {
+        let executor = Executor { guard: "/x".into(), sessions: "/y".into(), log: Vec::new() };
+        let backend = ExecutorBackend::new(executor, "/work");
+        let call = LlmCall {
+            prompt: "p".into(),
+            system_instruction: Some("s".into()),
+            model: "m".into(),
+            temperature: None,
+            timeout: Duration::from_millis(1500),
+            max_tokens: Some(7),
+            max_cost: None,
+        };
+        let request = backend.request(&call);
+        assert_eq!(request.sandbox, Sandbox::ReadOnly);
+        assert_eq!(request.prompt, "s\n\np");
+        assert_eq!((request.max_duration, request.max_retries, request.max_tokens), (2, 0, Some(7)));
+    }
+}

@@ -1,0 +1,274 @@
+//! Collects the updates of a run into what people read at the end: the final block, the Markdown report, one JSON object.
+
+use std::fmt::Write;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::sources::Source;
+use super::update::{AgentUpdate, EVENT_RESEARCH_NOTE, FinalResult, ResearchNote, ResultMetadata};
+
+/// The width of the rules around the answer.
+const WIDTH: usize = 60;
+
+/// How a sub-query stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SubQueryState {
+    /// It has not ended.
+    Running,
+    /// It has an answer.
+    Completed {
+        /// The answer.
+        result: String,
+        /// The tokens that it used.
+        tokens_used: u32,
+    },
+    /// It failed.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
+
+/// A sub-query and how it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SubQuery {
+    /// The id, from 0.
+    pub id: usize,
+    /// The text of the sub-query.
+    pub query: String,
+    /// How it stands.
+    #[serde(flatten)]
+    pub state: SubQueryState,
+}
+
+/// What the updates of a run say until now. Reading an update twice changes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Report {
+    /// The id of the run, for `guard research --resume`.
+    pub research_id: String,
+    /// The query.
+    pub query: String,
+    /// The answer.
+    pub answer: String,
+    /// What the run used.
+    pub metadata: ResultMetadata,
+    /// The sources that the answer cites, by number.
+    pub sources: Vec<Source>,
+    /// What could not be confirmed.
+    pub unconfirmed: Vec<String>,
+    /// The sub-queries by their ids.
+    pub sub_queries: Vec<SubQuery>,
+    /// Remarks of the run.
+    pub notes: Vec<String>,
+    #[serde(skip)]
+    is_complete: bool,
+}
+
+impl Report {
+    /// A report of a run that has only begun.
+    pub fn new(research_id: impl Into<String>, query: impl Into<String>) -> Self {
+        Self { research_id: research_id.into(), query: query.into(), ..Self::default() }
+    }
+
+    /// Whether the final result is known.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Adds what an update says. Unknown updates change nothing.
+    pub fn observe(&mut self, update: &AgentUpdate) {
+        if let Some(started) = update.as_sub_query_started() {
+            if !self.sub_queries.iter().any(|known| known.id == started.id) {
+                let state = SubQueryState::Running;
+                self.sub_queries.push(SubQuery { id: started.id, query: started.query, state });
+            }
+        } else if let Some(done) = update.as_sub_query_completed() {
+            let (result, tokens_used) = (done.result, done.tokens_used);
+            self.set(done.id, SubQueryState::Completed { result, tokens_used });
+        } else if let Some(failed) = update.as_sub_query_failed() {
+            self.set(failed.id, SubQueryState::Failed { error: failed.error });
+        } else if let Some(result) = update.as_final_result() {
+            let FinalResult { answer, metadata, sources, unconfirmed } = result;
+            (self.answer, self.metadata) = (answer, metadata);
+            (self.sources, self.unconfirmed) = (sources, unconfirmed);
+            self.is_complete = true;
+        } else if let Ok(ResearchNote { note }) = update.typed(EVENT_RESEARCH_NOTE)
+            && !self.notes.contains(&note)
+        {
+            self.notes.push(note);
+        }
+    }
+
+    fn set(&mut self, id: usize, state: SubQueryState) {
+        if let Some(known) = self.sub_queries.iter_mut().find(|known| known.id == id) {
+            known.state = state;
+        }
+    }
+
+    /// The sources and what could not be confirmed, as lines of text. Empty if there is neither.
+    fn appendix(&self, heading: impl Fn(&str) -> String) -> String {
+        let mut text = String::new();
+        if !self.sources.is_empty() {
+            let _ = write!(text, "\n{}\n", heading("Sources"));
+            for source in &self.sources {
+                let _ = writeln!(text, "[{}] {} ({})", source.number, source.url, source.evidence.explain());
+            }
+        }
+        if !self.unconfirmed.is_empty() {
+            let _ = write!(text, "\n{}\n", heading("Not confirmed"));
+            for one in &self.unconfirmed {
+                let _ = writeln!(text, "- {}", crate::terminal_text::one_line(one));
+            }
+        }
+        text
+    }
+
+    /// The block that ends the output for people: the answer with its sources, and what the run used.
+    pub fn final_block(&self) -> String {
+        let (double, single) = ("═".repeat(WIDTH), "─".repeat(WIDTH));
+        let answer: String = self.answer.lines().fold(String::new(), |mut text, line| {
+            let _ = writeln!(text, "{}", crate::terminal_text::escape(line));
+            text
+        });
+        let appendix = self.appendix(|title| format!("{title}:"));
+        let appendix: String = appendix.lines().fold(String::new(), |mut text, line| {
+            let _ = writeln!(text, "{}", crate::terminal_text::escape(line));
+            text
+        });
+        format!("{double}\nANSWER:\n{answer}{appendix}{single}\n{}\n{double}\n", self.stats())
+    }
+
+    /// One line: how many sub-queries succeeded, the tokens, and the time.
+    pub fn stats(&self) -> String {
+        let ResultMetadata { total_tokens, duration_ms, sub_queries_succeeded, sub_queries_failed } =
+            self.metadata;
+        format!(
+            "Stats: {sub_queries_succeeded}/{} sub-queries succeeded | {} total tokens | {}s",
+            sub_queries_succeeded + sub_queries_failed,
+            thousands(total_tokens),
+            tenths(duration_ms),
+        )
+    }
+
+    /// The report as Markdown.
+    pub fn markdown(&self) -> String {
+        let query = crate::terminal_text::one_line(&self.query);
+        let mut text = format!("# {query}\n\n{}\n", self.answer.trim_end());
+        text.push_str(&self.appendix(|title| format!("## {title}\n")));
+        text.push_str("\n## Sub-queries\n\n");
+        for sub_query in &self.sub_queries {
+            let outcome = match &sub_query.state {
+                SubQueryState::Running => "no answer".to_string(),
+                SubQueryState::Completed { tokens_used, .. } => format!("{} tokens", thousands(*tokens_used)),
+                SubQueryState::Failed { error } => {
+                    format!("failed: {}", crate::terminal_text::one_line(error))
+                }
+            };
+            let _ = writeln!(text, "{}. {} ({outcome})", sub_query.id + 1, sub_query.query);
+        }
+        if !self.notes.is_empty() {
+            text.push_str("\n## Notes\n\n");
+            for note in &self.notes {
+                let _ = writeln!(text, "- {}", crate::terminal_text::one_line(note));
+            }
+        }
+        let _ = write!(text, "\n{}\n", self.stats());
+        text
+    }
+}
+
+/// A number with commas between groups of three digits.
+fn thousands(number: u32) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Milliseconds as seconds with one decimal, rounded.
+fn tenths(milliseconds: u64) -> String {
+    let tenths = milliseconds.saturating_add(50) / 100;
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        for (number, expected) in
+            [(0, "0"), (7, "7"), (999, "999"), (1000, "1,000"), (1247, "1,247"), (1_234_567, "1,234,567")]
+        {
+            assert_eq!(thousands(number), expected);
+        }
+        for (milliseconds, expected) in
+            [(0, "0.0"), (49, "0.0"), (50, "0.1"), (23_400, "23.4"), (59_970, "60.0")]
+        {
+            assert_eq!(tenths(milliseconds), expected);
+        }
+    }
+
+    fn report() -> Report {
+        let mut report = Report::new("id", "What is new?");
+        let metadata = ResultMetadata {
+            total_tokens: 1247,
+            duration_ms: 23_400,
+            sub_queries_succeeded: 4,
+            sub_queries_failed: 1,
+        };
+        let mut updates = vec![AgentUpdate::decomposition_started()];
+        updates.extend((0..5).map(|id| AgentUpdate::sub_query_started(id, format!("q{id}"))));
+        updates.extend((0..4).map(|id| AgentUpdate::sub_query_completed(id, "r", 234)));
+        updates.push(AgentUpdate::sub_query_failed(4, "timeout"));
+        updates.push(AgentUpdate::research_note("merged one"));
+        updates.push(AgentUpdate::new("future_event", "", serde_json::json!({})));
+        updates.push(AgentUpdate::final_result(&FinalResult::new("It is.\n\u{1b}[31mRed", metadata)));
+        // Events are facts: reading them twice changes nothing.
+        for update in updates.iter().chain(&updates[..5]).chain(&updates[6..]) {
+            report.observe(update);
+        }
+        report
+    }
+
+    #[test]
+    fn the_final_block_has_its_exact_shape() {
+        let rule = |c: &str| c.repeat(60);
+        let expected = format!(
+            "{}\nANSWER:\nIt is.\n\\u{{1b}}[31mRed\n{}\nStats: 4/5 sub-queries succeeded | 1,247 total tokens | 23.4s\n{}\n",
+            rule("═"),
+            rule("─"),
+            rule("═"),
+        );
+        let report = report();
+        assert_eq!(report.final_block(), expected);
+        assert_eq!((report.sub_queries.len(), report.notes.len()), (5, 1));
+        assert!(report.is_complete());
+    }
+
+    #[test]
+    fn the_report_ends_with_sources_and_doubts() {
+        let mut report = report();
+        report.sources = vec![Source::example()];
+        report.unconfirmed = vec!["removed a citation".into()];
+        let text = report.markdown();
+        for expected in [
+            "# What is new?\n\nIt is.",
+            "## Sources\n\n[1] https://a.org/x (request seen by guard's proxy)\n",
+            "## Not confirmed\n\n- removed a citation\n",
+            "5. q4 (failed: timeout)\n",
+            "1. q0 (234 tokens)\n",
+            "- merged one\n",
+        ] {
+            assert!(text.contains(expected), "{expected:?} is missing:\n{text}");
+        }
+    }
+}

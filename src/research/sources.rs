@@ -1,0 +1,478 @@
+//! What sub-queries retrieved, as guard observed it, and a check of the citations in an answer.
+//!
+//! Nothing that a model wrote about its sources is evidence. Evidence is what the proxy of a run recorded, and what
+//! the agent's tools returned. A citation without evidence is removed from the answer and reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How guard observed that a sub-query retrieved something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Evidence {
+    /// A plain HTTP request for this address went through guard's proxy.
+    Request,
+    /// A connection to the host went through guard's proxy, and a tool of the agent named this address.
+    Connection,
+    /// A tool of the agent returned a text that contains this address, for example a web search.
+    ToolResult,
+}
+
+impl Evidence {
+    /// The evidence in words, for reports.
+    pub fn explain(self) -> &'static str {
+        match self {
+            Self::Request => "request seen by guard's proxy",
+            Self::Connection => "connection seen by guard's proxy",
+            Self::ToolResult => "found in the result of a tool",
+        }
+    }
+}
+
+/// One observation about what a request to a model retrieved.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Retrieval {
+    /// The proxy forwarded a plain HTTP request for this address, and the server answered with success.
+    Request(String),
+    /// The proxy opened a connection to this host.
+    Host(String),
+    /// A tool of the agent was called with this address.
+    ToolCall(String),
+    /// A tool of the agent returned a text with this address.
+    ToolResult(String),
+}
+
+/// A source of the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct Source {
+    /// The number of the source in the answer, from 1.
+    pub number: usize,
+    /// The address.
+    pub url: String,
+    /// How guard observed the retrieval.
+    pub evidence: Evidence,
+    /// The ids of the sub-queries that retrieved it.
+    pub sub_queries: Vec<usize>,
+}
+
+#[cfg(test)]
+impl Source {
+    pub(super) fn example() -> Self {
+        let (url, evidence) = ("https://a.org/x".to_string(), Evidence::Request);
+        Self { number: 1, url, evidence, sub_queries: vec![0] }
+    }
+}
+
+/// The longest address that is recorded, in bytes.
+const LONGEST_URL: usize = 2048;
+/// The most addresses that one text or one sub-query contributes.
+pub(super) const MOST_URLS: usize = 1000;
+
+/// The addresses in a text, in order, each with its position.
+pub(super) fn urls(text: &str) -> Vec<(std::ops::Range<usize>, &str)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(begin) = text[at..].find("http").map(|position| at + position) {
+        let rest = &text[begin..];
+        let Some(scheme) = ["https://", "http://"].into_iter().find(|scheme| rest.starts_with(scheme)) else {
+            at = begin + 4;
+            continue;
+        };
+        let end = end_of_url(rest);
+        at = begin + end.max(scheme.len());
+        if end > scheme.len() && end <= LONGEST_URL {
+            found.push((begin..begin + end, &rest[..end]));
+        }
+        if found.len() == MOST_URLS {
+            break;
+        }
+    }
+    found
+}
+
+/// The length of the address at the beginning of a text. A closing parenthesis belongs to the address only if the
+/// address has an opening one; punctuation at the end never does.
+fn end_of_url(text: &str) -> usize {
+    let is_end = |c: char| {
+        c.is_whitespace()
+            || c.is_control()
+            || matches!(c, '<' | '>' | '"' | '`' | '\\' | '^' | '{' | '}' | '|' | '[' | ']')
+    };
+    let mut open = 0usize;
+    let mut end = text.len();
+    for (position, c) in text.char_indices() {
+        match c {
+            '(' => open += 1,
+            ')' if open == 0 => {
+                end = position;
+                break;
+            }
+            ')' => open -= 1,
+            c if is_end(c) => {
+                end = position;
+                break;
+            }
+            _ => {}
+        }
+    }
+    text[..end].trim_end_matches(['.', ',', ';', ':', '!', '?', '\'', '*', '_', '(']).len()
+}
+
+/// The form of an address in which two spellings of it are equal: no fragment, no default port, no slash at the end, and
+/// a host in lower case. `http` and `https` are the same.
+pub(super) fn canonical(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = rest.split('#').next().unwrap_or_default();
+    let (authority, path) = match rest.find(['/', '?']) {
+        Some(position) => rest.split_at(position),
+        None => (rest, ""),
+    };
+    let authority = authority.rsplit('@').next().unwrap_or_default().to_ascii_lowercase();
+    let host = authority.strip_suffix(":80").or_else(|| authority.strip_suffix(":443")).unwrap_or(&authority);
+    format!("{host}{}", path.trim_end_matches('/'))
+}
+
+/// The host of an address, in lower case and without a port.
+fn host(url: &str) -> String {
+    let canonical = canonical(url);
+    let authority = canonical.split(['/', '?']).next().unwrap_or_default();
+    match authority.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default().to_string(),
+        None => authority.split(':').next().unwrap_or_default().to_string(),
+    }
+}
+
+/// The addresses in all texts of a JSON value.
+pub(super) fn urls_in(value: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    collect_urls(value, &mut found);
+    found
+}
+
+fn collect_urls(value: &Value, found: &mut BTreeSet<String>) {
+    if found.len() >= MOST_URLS {
+        return;
+    }
+    match value {
+        Value::String(text) => found.extend(urls(text).into_iter().map(|(_, url)| url.to_string())),
+        Value::Array(all) => all.iter().for_each(|one| collect_urls(one, found)),
+        Value::Object(all) => all.values().for_each(|one| collect_urls(one, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// What all sub-queries retrieved.
+#[derive(Debug, Clone, Default)]
+pub struct Ledger {
+    /// By the canonical address: the address, the best evidence, and who retrieved it.
+    entries: BTreeMap<String, (String, Evidence, BTreeSet<usize>)>,
+}
+
+impl Ledger {
+    /// Adds the observations about one sub-query.
+    pub fn add(&mut self, sub_query: usize, retrievals: &[Retrieval]) {
+        let is_host = |one: &Retrieval| match one {
+            Retrieval::Host(host) => Some(host.to_ascii_lowercase()),
+            _ => None,
+        };
+        let hosts: BTreeSet<String> = retrievals.iter().filter_map(is_host).collect();
+        for retrieval in retrievals {
+            match retrieval {
+                Retrieval::Request(url) => self.insert(sub_query, url, Evidence::Request),
+                Retrieval::ToolCall(url) | Retrieval::ToolResult(url) if hosts.contains(&host(url)) => {
+                    self.insert(sub_query, url, Evidence::Connection);
+                }
+                Retrieval::ToolResult(url) => self.insert(sub_query, url, Evidence::ToolResult),
+                Retrieval::ToolCall(_) | Retrieval::Host(_) => {}
+            }
+        }
+    }
+
+    fn insert(&mut self, sub_query: usize, url: &str, evidence: Evidence) {
+        let (_, known, sub_queries) = self
+            .entries
+            .entry(canonical(url))
+            .or_insert_with(|| (url.to_string(), evidence, BTreeSet::new()));
+        *known = evidence.min(*known);
+        sub_queries.insert(sub_query);
+    }
+
+    /// The sources, numbered from 1 in a fixed order.
+    pub fn sources(&self) -> Vec<Source> {
+        let all = self.entries.values().enumerate();
+        all.map(|(index, (url, evidence, sub_queries))| Source {
+            number: index + 1,
+            url: url.clone(),
+            evidence: *evidence,
+            sub_queries: sub_queries.iter().copied().collect(),
+        })
+        .collect()
+    }
+}
+
+/// An answer whose citations were checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckedAnswer {
+    /// The answer, with a number in brackets for every citation that was retrieved, and without the others.
+    pub answer: String,
+    /// The cited sources, numbered from 1 in the order in which the answer cites them.
+    pub sources: Vec<Source>,
+    /// The citations that were removed, because nobody retrieved them.
+    pub dropped: Vec<String>,
+}
+
+/// Checks the citations of an answer, addresses and numbers in brackets, against the numbered `sources` that were
+/// offered. Code between backticks is left as it is.
+pub fn check_citations(answer: &str, sources: &[Source]) -> CheckedAnswer {
+    let mut checked = check_once(answer, sources);
+    // What is left after a removal can look like a citation: `[[7]1]` becomes `[1]`.
+    for _ in 0..answer.len() {
+        let again = check_once(&checked.answer, &checked.sources);
+        if again.dropped.is_empty() {
+            break;
+        }
+        let mut dropped = std::mem::take(&mut checked.dropped);
+        dropped.extend(again.dropped);
+        checked = CheckedAnswer { dropped, ..again };
+    }
+    checked
+}
+
+fn check_once(answer: &str, sources: &[Source]) -> CheckedAnswer {
+    let mut checker = Checker { sources, checked: CheckedAnswer::default() };
+    for (index, part) in answer.split('`').enumerate() {
+        if index > 0 {
+            checker.checked.answer.push('`');
+        }
+        // Every other part is between backticks; three of them make a block, which has the same parity.
+        if index % 2 == 1 {
+            checker.checked.answer.push_str(part);
+        } else {
+            checker.text(part);
+        }
+    }
+    checker.checked
+}
+
+struct Checker<'s> {
+    sources: &'s [Source],
+    checked: CheckedAnswer,
+}
+
+impl Checker<'_> {
+    fn text(&mut self, text: &str) {
+        let mut urls = urls(text).into_iter().peekable();
+        let mut at = 0;
+        while at < text.len() {
+            let rest = &text[at..];
+            if urls.peek().is_some_and(|(range, _)| range.start == at)
+                && let Some((range, url)) = urls.next()
+            {
+                self.url(url);
+                at = range.end;
+                continue;
+            }
+            if let Some((label, url, length)) = link(rest) {
+                self.checked.answer.push_str(label);
+                self.url(url);
+                at += length;
+                while urls.next_if(|(range, _)| range.start < at).is_some() {}
+                continue;
+            }
+            if let Some((number, length)) = numbered(rest) {
+                self.number(number);
+                at += length;
+                continue;
+            }
+            let Some(c) = rest.chars().next() else { break };
+            self.checked.answer.push(c);
+            at += c.len_utf8();
+        }
+    }
+
+    fn url(&mut self, url: &str) {
+        let wanted = canonical(url);
+        match self.sources.iter().find(|source| canonical(&source.url) == wanted) {
+            Some(source) => self.cite(source.number),
+            None => self.drop_citation(url.to_string()),
+        }
+    }
+
+    fn number(&mut self, number: usize) {
+        if self.sources.iter().any(|source| source.number == number) {
+            self.cite(number);
+        } else {
+            self.drop_citation(format!("[{number}]"));
+        }
+    }
+
+    /// Writes the number under which the answer cites a source.
+    fn cite(&mut self, offered: usize) {
+        let Some(source) = self.sources.iter().find(|source| source.number == offered) else { return };
+        let cited = &mut self.checked.sources;
+        let number = match cited.iter().find(|known| known.url == source.url) {
+            Some(known) => known.number,
+            None => {
+                let number = cited.len() + 1;
+                cited.push(Source { number, ..source.clone() });
+                number
+            }
+        };
+        let text = &mut self.checked.answer;
+        if text.ends_with(|c: char| c.is_alphanumeric()) {
+            text.push(' ');
+        }
+        text.push_str(&format!("[{number}]"));
+    }
+
+    fn drop_citation(&mut self, citation: String) {
+        // The space before the citation goes with it.
+        let text = &mut self.checked.answer;
+        text.truncate(text.trim_end_matches(' ').len().max(text.rfind('\n').map_or(0, |line| line + 1)));
+        if !self.checked.dropped.contains(&citation) {
+            self.checked.dropped.push(citation);
+        }
+    }
+}
+
+/// A Markdown link at the beginning of a text: its label, its address, and its length.
+fn link(text: &str) -> Option<(&str, &str, usize)> {
+    let (label, rest) = text.strip_prefix('[')?.split_once("](")?;
+    if label.contains(['[', ']', '\n']) {
+        return None;
+    }
+    let (range, url) = urls(rest).into_iter().next()?;
+    let closes = rest[range.end..].find(')')? + range.end + 1;
+    let is_simple = range.start == 0 && !rest[range.end..closes].contains('\n');
+    is_simple.then_some((label, url, 1 + label.len() + 2 + closes))
+}
+
+/// A number in brackets at the beginning of a text, and its length.
+fn numbered(text: &str) -> Option<(usize, usize)> {
+    let (number, _) = text.strip_prefix('[')?.split_once(']')?;
+    let is_number = (1..=4).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| number.parse().ok()).flatten().map(|parsed| (parsed, number.len() + 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn found(text: &str) -> Vec<&str> {
+        urls(text).into_iter().map(|(_, url)| url).collect()
+    }
+
+    #[test]
+    fn addresses_end_where_people_think_they_end() {
+        for (text, expected) in [
+            ("see https://a.org/x.", vec!["https://a.org/x"]),
+            ("(https://a.org/x)", vec!["https://a.org/x"]),
+            (
+                "https://en.wikipedia.org/wiki/Rust_(language), and",
+                vec!["https://en.wikipedia.org/wiki/Rust_(language)"],
+            ),
+            ("[t](https://a.org/x) <http://b.org>", vec!["https://a.org/x", "http://b.org"]),
+            ("\"https://a.org/?q=1&r=2#top\"", vec!["https://a.org/?q=1&r=2#top"]),
+            ("http httpx://a https:// http://", vec![]),
+            ("**https://a.org**", vec!["https://a.org"]),
+        ] {
+            assert_eq!(found(text), expected, "{text}");
+        }
+        assert_eq!(found(&format!("https://a.org/{}", "x".repeat(LONGEST_URL))), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn spellings_of_an_address_are_equal() {
+        for (one, other) in [
+            ("https://A.org/x/", "http://a.org/x"),
+            ("https://a.org:443/x#y", "https://a.org/x"),
+            ("https://user@a.org", "https://a.org/"),
+            ("https://a.org?x", "https://A.org?x"),
+        ] {
+            assert_eq!(canonical(one), canonical(other));
+        }
+        assert_ne!(canonical("https://a.org/X"), canonical("https://a.org/x"));
+        assert_ne!(canonical("https://a.org/x"), canonical("https://a.org.evil/x"));
+        assert_eq!(host("https://[::1]:8080/x"), "::1");
+        assert_eq!(host("https://A.org:8080/x"), "a.org");
+    }
+
+    fn ledger(retrievals: &[Retrieval]) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.add(0, retrievals);
+        ledger
+    }
+
+    #[test]
+    fn only_what_guard_observed_is_a_source() {
+        let call = |url: &str| Retrieval::ToolCall(url.to_string());
+        let result = |url: &str| Retrieval::ToolResult(url.to_string());
+        let evidence =
+            |retrievals: &[Retrieval]| ledger(retrievals).sources().first().map(|source| source.evidence);
+        // The agent only said that it wants the page.
+        assert_eq!(evidence(&[call("https://a.org/x")]), None);
+        assert_eq!(evidence(&[call("https://a.org/x"), Retrieval::Host("b.org".into())]), None);
+        let connected = [call("https://a.org/x"), Retrieval::Host("A.org".into())];
+        assert_eq!(evidence(&connected), Some(Evidence::Connection));
+        assert_eq!(evidence(&[result("https://a.org/x")]), Some(Evidence::ToolResult));
+        let both = [result("http://a.org/x"), Retrieval::Request("http://a.org/x".into())];
+        assert_eq!(evidence(&both), Some(Evidence::Request));
+        // A connection alone says nothing about a page.
+        assert_eq!(evidence(&[Retrieval::Host("a.org".into())]), None);
+    }
+
+    #[test]
+    fn citations_that_nobody_retrieved_are_removed() {
+        let sources = ledger(&[
+            Retrieval::ToolResult("https://a.org/one".into()),
+            Retrieval::ToolResult("https://b.org/two".into()),
+        ])
+        .sources();
+        let check = |answer: &str| check_citations(answer, &sources);
+        let checked =
+            check("Two [2], one [1], again https://b.org/two/. Bad [3] and https://evil.org/x too.");
+        assert_eq!(checked.answer, "Two [1], one [2], again [1]. Bad and too.");
+        assert_eq!(checked.dropped, ["[3]", "https://evil.org/x"]);
+        let order: Vec<&str> = checked.sources.iter().map(|source| source.url.as_str()).collect();
+        assert_eq!(order, ["https://b.org/two", "https://a.org/one"]);
+        let links = check("A [page](https://a.org/one) and [another](https://evil.org/).");
+        assert_eq!(links.answer, "A page [1] and another.");
+        assert_eq!(links.dropped, ["https://evil.org/"]);
+        // Code has no citations.
+        let code = "`x[3]` a\n```\ncurl https://evil.org\n```\n";
+        assert_eq!(check(code), CheckedAnswer { answer: code.into(), ..CheckedAnswer::default() });
+        assert_eq!(check("Both [1][2].").answer, "Both [1][2].");
+        assert_eq!(check("Both [9][2].").answer, "Both [1].");
+        assert_eq!(check("word[2] [[9]1]").answer, "word [1]");
+    }
+
+    #[test]
+    fn addresses_are_found_in_any_shape_of_json() {
+        let value = json!({"a": ["see https://a.org/x", {"b": "http://b.org"}], "c": 5, "d": null});
+        let found: Vec<String> = urls_in(&value).into_iter().collect();
+        assert_eq!(found, ["http://b.org", "https://a.org/x"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_the_checker(text in "\\PC{0,80}|([\\[\\]()`h0-9 ]|https?://[a-c.]{1,4}){0,30}") {
+            let sources = ledger(&[Retrieval::ToolResult("https://a.b".into())]).sources();
+            let checked = check_citations(&text, &sources);
+            // What is left cites only what was retrieved.
+            let again = check_citations(&checked.answer, &checked.sources);
+            prop_assert!(again.dropped.is_empty(), "{:?}", again);
+            for (range, url) in urls(&text) {
+                prop_assert_eq!(&text[range], url);
+            }
+        }
+    }
+}
