@@ -22,6 +22,7 @@ use super::policy_args::{
 pub(crate) use super::policy_args::{
     Allow, Audit, Check, ConfigAction, Format, Init, Learn, LearnNetwork, Policy, Why,
 };
+use super::research_args::{RESEARCH_EXAMPLES, Research};
 use super::run_args::RUN_EXAMPLES;
 pub(crate) use super::run_args::{NamespaceChoice, Run};
 use super::runs_args::{ATTACH_EXAMPLES, Attach, PS_EXAMPLES, Ps, RUNS_EXAMPLES, Runs, STOP_EXAMPLES, Stop};
@@ -77,6 +78,9 @@ pub(crate) enum Command {
     /// Turn a sentence into a reviewed branch: plan, review, develop, audit, integrate
     #[command(after_help = TASK_EXAMPLES, args_conflicts_with_subcommands = true)]
     Task(Task),
+    /// Research a question: split it, ask agents in parallel, and answer with checked sources
+    #[command(after_help = RESEARCH_EXAMPLES)]
+    Research(Research),
     /// Queue tasks for other programs, and poll for their results
     #[command(after_help = BATCH_EXAMPLES)]
     Batch(Batch),

@@ -75,6 +75,18 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         ],
     ),
     (
+        "guard research",
+        &[
+            ("0", "There is an answer, also if some of the sub-queries failed."),
+            ("1", "All sub-queries failed, or the model's list or answer could not be got."),
+            ("2", "Bad usage, or no such research run to resume."),
+            ("124", "A time limit was reached, or the budget is used up."),
+            ("125", "guard itself failed, could not build the sandbox, or the agent is wrongly configured."),
+            ("127", "The agent is not installed."),
+            ("130", "The research was interrupted. `guard research --resume ID` continues it."),
+        ],
+    ),
+    (
         "guard batch, worker, serve",
         &[
             ("0", "Done. For `poll` and `results`: whatever the status of the tasks is."),

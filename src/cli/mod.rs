@@ -45,6 +45,9 @@ mod output_schemas;
 mod policy;
 mod policy_args;
 mod replay;
+mod research;
+mod research_args;
+mod research_display;
 mod restore;
 mod run;
 mod run_args;
@@ -119,6 +122,7 @@ fn answer(args: impl IntoIterator<Item = OsString>) -> u8 {
         args::Command::History(arguments) => history::run(&arguments, &mut out),
         args::Command::Mcp(arguments) => mcp::run(&arguments, &mut out),
         args::Command::Task(arguments) => task::run(&arguments, &mut out),
+        args::Command::Research(arguments) => research::run(&arguments, &mut out),
         args::Command::Batch(arguments) => batch::run(&arguments, &mut out),
         args::Command::Control(arguments) => control::run(&arguments, &mut out),
         args::Command::Worker(arguments) => worker::run(&arguments, &mut out),

@@ -11,6 +11,7 @@ use crate::command::Analysis;
 use crate::decide::{Decision, Verdict};
 use crate::outcome::RunResult;
 use crate::policy::{self, Location};
+use crate::research;
 use crate::transcript::Event;
 
 /// `guard check --json`, and each line of `guard check --stdin`.
@@ -191,10 +192,27 @@ pub const SCHEMAS: &[Published] = &[
     ("exec-event.schema.json", || titled(as_written::<AgentEvent>(), "guard exec --stream-json: an event")),
     ("exec-request.schema.json", || titled(as_read::<ExecRequest>(), "guard exec: a request")),
     ("exec-result.schema.json", || titled(as_written::<ExecResult>(), "guard exec: the result")),
+    ("research.schema.json", || titled(as_written::<research::Report>(), "guard research --json")),
+    ("asyncapi.json", research::asyncapi),
+    ("events/decomposition_started.schema.json", || event(research::EVENT_DECOMPOSITION_STARTED)),
+    ("events/decomposition_complete.schema.json", || event(research::EVENT_DECOMPOSITION_COMPLETE)),
+    ("events/sub_query_started.schema.json", || event(research::EVENT_SUB_QUERY_STARTED)),
+    ("events/sub_query_completed.schema.json", || event(research::EVENT_SUB_QUERY_COMPLETED)),
+    ("events/sub_query_failed.schema.json", || event(research::EVENT_SUB_QUERY_FAILED)),
+    ("events/round_planned.schema.json", || event(research::EVENT_ROUND_PLANNED)),
+    ("events/research_note.schema.json", || event(research::EVENT_RESEARCH_NOTE)),
+    ("events/synthesis_started.schema.json", || event(research::EVENT_SYNTHESIS_STARTED)),
+    ("events/final_result.schema.json", || event(research::EVENT_FINAL_RESULT)),
+    ("events/research_failed.schema.json", || event(research::EVENT_RESEARCH_FAILED)),
     ("result.schema.json", || titled(as_written::<RunResult>(), "guard run --json")),
 ];
 
-/// Returns the schema of a type that guard reads: fields with a default are not required.
+/// The schema of an event of research.
+fn event(event_type: &str) -> serde_json::Value {
+    research::EventSpec::named(event_type).map(research::EventSpec::schema).unwrap_or_default()
+}
+
+/// The schema of a type that guard reads: fields with a default are not required.
 fn as_read<T: JsonSchema>() -> Schema {
     SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>()
 }

@@ -1,0 +1,243 @@
+//! `guard research`: runs deep research, shows its progress, and prints the answer.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::exec::{executor, print};
+use super::exit_code::Exit;
+use super::research_args::Research;
+use super::research_display::{Lines, LiveDisplay, StreamDisplay};
+use super::{Failure, note};
+use crate::launch;
+use crate::outcome::ErrorKind;
+use crate::policy::PolicyDirs;
+use crate::research::{
+    Agent, AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, Journal, JournalError, LlmClient,
+    Report, ResearchFailed, RunControl, Started, next_update,
+};
+use crate::terminal_text;
+use crate::transcript::runs_dir;
+
+/// How long guard waits for interrupted runs to end before it exits.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let control = RunControl::default();
+    // First, because threads inherit which signals are blocked.
+    cancel_on_signals(&control)?;
+    if let Some(path) = &args.output {
+        check_output(path)?;
+    }
+    let journal = Arc::new(open_journal(args)?);
+    let Some(started) = journal.progress().started.clone() else {
+        return Err(Failure::usage("the journal does not say what was asked", "start the research again"));
+    };
+    let backend = ExecutorBackend::new(executor()?, &started.directory)
+        .with_agent(started.agent.clone())
+        .with_policy(policy_of(&started, &journal)?);
+    let client = LlmClient::new(Arc::new(backend.clone()), args.llm_config(&started.model));
+    let agent =
+        DeepResearchAgent::new(started.config.clone()).with_journal(journal.clone()).with_control(control);
+    let mut report = Report::new(journal.id(), &started.query);
+    let mut display = display(args);
+    let followed = follow(&agent, Arc::new(client), args.stream_json, &mut report, &mut display, out);
+    display.end();
+    // The stream is gone, and its runs are ending. Nothing of them may stay behind.
+    if !backend.wait_for_runs(PATIENCE) {
+        note("guard: a run of the research has not ended yet; `guard ps` lists it");
+    }
+    match followed? {
+        Ok(()) => finish(args, &report, out),
+        Err(error) => fail(args, &report, &error, out),
+    }
+}
+
+/// Cancels the research at the first signal, and exits at the second.
+fn cancel_on_signals(control: &RunControl) -> io::Result<()> {
+    let (control, is_second) = (control.clone(), AtomicBool::new(false));
+    launch::on_signals(move || {
+        if is_second.swap(true, Ordering::SeqCst) {
+            // The runs end with this process.
+            std::process::exit(130);
+        }
+        control.cancel();
+    })
+}
+
+fn display(args: &Research) -> StreamDisplay {
+    if args.json || args.stream_json {
+        return StreamDisplay::Silent;
+    }
+    // A log on the same terminal would tear the bars apart.
+    if io::stderr().is_terminal() && !super::logging::is_verbose() {
+        return StreamDisplay::Live(LiveDisplay::start());
+    }
+    StreamDisplay::Plain(Lines::default())
+}
+
+/// Reads the updates to the end. The outer error is about the output, the inner one about the research.
+fn follow(
+    agent: &DeepResearchAgent,
+    client: Arc<LlmClient>,
+    prints_events: bool,
+    report: &mut Report,
+    display: &mut StreamDisplay,
+    out: &mut dyn Write,
+) -> Result<Result<(), AgentError>, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(async {
+        let query = report.query.clone();
+        let mut stream = agent.execute(&query, AgentContext::new(client));
+        while let Some(item) = next_update(&mut stream).await {
+            let update = match item {
+                Ok(update) => update,
+                Err(error) => return Ok(Err(error)),
+            };
+            report.observe(&update);
+            display.show(&update);
+            if prints_events {
+                print(&update, out)?;
+            }
+        }
+        Ok(if report.is_complete() { Ok(()) } else { Err(AgentError::NoFinalResult) })
+    })
+}
+
+/// Begins a journal, or opens the one to resume.
+fn open_journal(args: &Research) -> Result<Journal, Failure> {
+    let runs = runs_dir().map_err(|error| {
+        Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
+    })?;
+    let directory = runs.with_file_name("research");
+    let opened = match &args.resume {
+        Some(id) => Journal::open(&directory, id),
+        None => Journal::create(&directory, started(args)?),
+    };
+    opened.map_err(|error| {
+        let hint = match &error {
+            JournalError::Unknown { .. } => {
+                format!("the ids are the names in {}; the end of an id is enough", directory.display())
+            }
+            JournalError::Busy { .. } => "wait until it has ended, or stop it".to_string(),
+            _ => "start the research again".to_string(),
+        };
+        Failure::usage(error.to_string(), hint)
+    })
+}
+
+/// What a new research run is started with.
+fn started(args: &Research) -> Result<Started, Failure> {
+    let query = args.query.clone().unwrap_or_default();
+    if query.trim().is_empty() {
+        return Err(Failure::usage("the query is empty", "run guard research 'QUESTION'"));
+    }
+    let directory = match &args.cd {
+        Some(directory) => std::path::absolute(directory)?,
+        None => std::env::current_dir()?,
+    };
+    if !directory.is_dir() {
+        let message = format!("{} is not a directory", directory.display());
+        return Err(Failure::usage(message, "give an existing directory with --cd DIR"));
+    }
+    Ok(Started {
+        query,
+        config: args.research_config(),
+        model: args.model(),
+        agent: args.agent.clone(),
+        directory,
+        policy: args.policy.clone(),
+        allow_hosts: args.allow_host.clone(),
+    })
+}
+
+/// The policy of the runs. For `--allow-host` guard writes one that adds the hosts to `readonly`.
+fn policy_of(started: &Started, journal: &Journal) -> Result<Option<String>, Failure> {
+    if started.allow_hosts.is_empty() {
+        return Ok(started.policy.clone());
+    }
+    let hosts: Vec<toml::Value> = started.allow_hosts.iter().cloned().map(toml::Value::String).collect();
+    let text = format!(
+        "version = 1\nname = \"research\"\ndescription = \"Reads files, and connects to the hosts of this research.\"\n\
+         extends = \"readonly\"\n\n[network]\noverride = true\nallow = {}\n",
+        toml::Value::Array(hosts)
+    );
+    let path = journal.directory().join("policy.toml");
+    std::fs::write(&path, text)?;
+    // A bad host is a mistake on the command line, and no sub-query should have to find it.
+    crate::policy::load(&path.to_string_lossy(), &PolicyDirs::from_environment())?;
+    Ok(Some(path.to_string_lossy().into_owned()))
+}
+
+fn check_output(path: &Path) -> Result<(), Failure> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if parent.is_dir() && !path.is_dir() {
+        return Ok(());
+    }
+    let message = format!("cannot write the report {}", path.display());
+    Err(Failure::usage(message, "name a file in an existing directory"))
+}
+
+/// Writes the report next to its place and renames it, so that there is never half a report.
+fn write_report(path: &Path, text: &str) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = PathBuf::from(name);
+    std::fs::write(&new, text)?;
+    std::fs::rename(&new, path).inspect_err(|_| {
+        let _ = std::fs::remove_file(&new);
+    })
+}
+
+fn finish(args: &Research, report: &Report, out: &mut dyn Write) -> Result<Exit, Failure> {
+    if args.json {
+        serde_json::to_writer(&mut *out, report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else if !args.stream_json {
+        write!(out, "{}", report.final_block())?;
+    }
+    out.flush()?;
+    if let Some(path) = &args.output {
+        write_report(path, &report.markdown()).map_err(|error| {
+            Failure::usage(
+                format!("cannot write the report {}: {error}", path.display()),
+                format!("guard research --resume {} -o FILE writes it elsewhere", report.research_id),
+            )
+        })?;
+    }
+    Ok(Exit::Success)
+}
+
+fn fail(args: &Research, report: &Report, error: &AgentError, out: &mut dyn Write) -> Result<Exit, Failure> {
+    let message = terminal_text::one_line(&error.to_string());
+    let hint = error.hint();
+    let hint = if hint.is_empty() { String::new() } else { format!("\n  hint: {hint}") };
+    note(&format!("guard: {message}{hint}\n  continue: guard research --resume {}", report.research_id));
+    let failed = ResearchFailed {
+        error: error.to_string(),
+        error_kind: error.kind().as_str().to_string(),
+        research_id: report.research_id.clone(),
+    };
+    if args.stream_json {
+        print(&crate::research::AgentUpdate::research_failed(&failed), out)?;
+    } else if args.json {
+        serde_json::to_writer(&mut *out, &failed).map_err(io::Error::from)?;
+        writeln!(out)?;
+    }
+    Ok(exit(error))
+}
+
+fn exit(error: &AgentError) -> Exit {
+    match error.kind() {
+        ErrorKind::Cancelled => Exit::Code(130),
+        ErrorKind::InvalidInput => Exit::Usage,
+        ErrorKind::Timeout | ErrorKind::IdleTimeout | ErrorKind::BudgetExhausted | ErrorKind::RecordFull => {
+            Exit::TimedOut
+        }
+        ErrorKind::CommandNotFound => Exit::CommandNotFound,
+        ErrorKind::Internal | ErrorKind::SandboxUnavailable | ErrorKind::ConfigError => Exit::OwnFailure,
+        _ => Exit::Problem,
+    }
+}
