@@ -21,6 +21,7 @@ mod mcp;
 mod pipeline;
 mod policy;
 mod policy_audit;
+mod research;
 mod sandbox;
 mod serve;
 mod supervisor;

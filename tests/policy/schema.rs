@@ -18,7 +18,7 @@ fn committed_schemas_are_those_the_program_makes() {
         let path = folder().join(name);
         let made = format!("{}\n", serde_json::to_string_pretty(&make()).unwrap());
         if std::env::var_os("GUARD_REGENERATE").is_some() {
-            std::fs::create_dir_all(folder()).unwrap();
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, &made).unwrap();
         }
         let committed = std::fs::read_to_string(&path).unwrap_or_default();

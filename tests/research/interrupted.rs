@@ -1,0 +1,111 @@
+//! Research that is killed or interrupted leaves no process behind, and goes on where it was.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{PLAN, Researcher};
+use crate::support::{holds_within, wait_until};
+
+fn runs(researcher: &Researcher) -> usize {
+    researcher.user.kept_runs().len()
+}
+
+/// Starts the research in the background, with its events in `~/events`.
+fn start(researcher: &Researcher) -> std::process::Child {
+    let events = std::fs::File::create(researcher.user.home().join("events")).unwrap();
+    let path = format!(
+        "{}:{}:/usr/local/bin:/usr/bin:/bin",
+        researcher.user.home().join("bin").display(),
+        std::path::Path::new(env!("CARGO_BIN_EXE_guard")).parent().unwrap().display()
+    );
+    researcher
+        .user
+        .command("env")
+        .args([
+            "--default-signal=HUP,INT,QUIT",
+            "guard",
+            "research",
+            "q",
+            "--stream-json",
+            "--max-retries",
+            "0",
+        ])
+        .env("PATH", path)
+        .env("GEMINI_API_KEY", "key")
+        .stdin(Stdio::null())
+        .stdout(events)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn count(researcher: &Researcher, event_type: &str) -> usize {
+    let text = std::fs::read_to_string(researcher.user.home().join("events")).unwrap_or_default();
+    text.matches(&format!("\"event_type\":\"{event_type}\"")).count()
+}
+
+fn resume(researcher: &Researcher) -> Value {
+    let id = researcher.ids().pop().unwrap();
+    let (printed, code) = researcher.ends(&format!("guard research --resume {id} --json 2> /dev/null"));
+    assert_eq!(code, 0, "{printed}");
+    serde_json::from_str(&printed).unwrap()
+}
+
+fn expect_no_runs(researcher: &Researcher) {
+    let is_quiet =
+        holds_within(Duration::from_secs(20), || researcher.ends("guard ps").0.contains("no runs"));
+    assert!(is_quiet, "{}", researcher.ends("guard ps").0);
+}
+
+/// Answers at once, except `vendors` and `markets`: those take `seconds`.
+fn two_slow(seconds: u32) -> String {
+    format!(
+        r#"case "$question" in vendors | markets) sleep {seconds} ;; esac; say "\"All about $question.\"""#
+    )
+}
+
+#[test]
+fn a_killed_run_repeats_no_finished_sub_query() {
+    let researcher = Researcher::new("research-killed", PLAN, &two_slow(4), r#"say '"Done."'"#);
+    let mut child = start(&researcher);
+    wait_until("three answers", || count(&researcher, "sub_query_completed") == 3);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    expect_no_runs(&researcher);
+    let before = runs(&researcher);
+    assert_eq!(before, 6);
+    let result = resume(&researcher);
+    // Two sub-queries and the synthesis; the plan and three answers come from the journal.
+    assert_eq!(runs(&researcher) - before, 3);
+    assert_eq!(result["metadata"]["sub_queries_succeeded"], 5);
+    assert_eq!(result["sub_queries"][0]["result"], "All about hardware.");
+    assert_eq!(result["answer"], "Done.");
+}
+
+#[test]
+fn ctrl_c_in_every_phase_ends_all_processes_and_can_be_resumed() {
+    let slow_plan = format!("sleep 2; {PLAN}");
+    for (name, plan, sub_query, synthesis, event) in [
+        ("plan", slow_plan.as_str(), two_slow(0), r#"say '"Done."'"#, "decomposition_started"),
+        ("sub-queries", PLAN, two_slow(4), r#"say '"Done."'"#, "sub_query_completed"),
+        ("synthesis", PLAN, two_slow(0), r#"sleep 2; say '"Done."'"#, "synthesis_started"),
+    ] {
+        let researcher = Researcher::new(&format!("research-int-{name}"), plan, &sub_query, synthesis);
+        let mut child = start(&researcher);
+        wait_until(event, || count(&researcher, event) > 0);
+        // The agent of this phase works.
+        std::thread::sleep(Duration::from_millis(600));
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()),
+            nix::sys::signal::Signal::SIGINT,
+        )
+        .unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{name}");
+        assert!(researcher.ends("guard ps").0.contains("no runs"), "{name}");
+        assert_eq!(count(&researcher, "research_failed"), 1, "{name}");
+        let result = resume(&researcher);
+        assert_eq!((result["answer"].as_str(), name), (Some("Done."), name));
+    }
+}
