@@ -257,6 +257,13 @@ fn events() -> String {
     page.push_str("\n## Events of guard task\n\n`guard task --stream-json` prints these, and the events of the agents inside \
                    `task.agent`.\n\n");
     event_table(TASK_EVENTS, &mut page);
+    page.push_str(
+        "\n## Events of guard research\n\n`guard research --stream-json` prints these \
+                   ([schemas](../../schemas/events), [AsyncAPI](../../schemas/asyncapi.json)).\n\n",
+    );
+    let of_research: Vec<(&str, &str)> =
+        guard::research::EVENTS.iter().map(|spec| (spec.event_type, spec.meaning)).collect();
+    event_table(&of_research, &mut page);
     page
 }
 
