@@ -1,6 +1,7 @@
 //! `guard research`: runs deep research, shows its progress, and prints the answer.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,7 @@ use super::exit_code::Exit;
 use super::research_args::Research;
 use super::research_display::{Lines, LiveDisplay, StreamDisplay};
 use super::{Failure, note};
+use crate::agent_exec::Executor;
 use crate::launch;
 use crate::outcome::ErrorKind;
 use crate::policy::PolicyDirs;
@@ -35,7 +37,11 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     let Some(started) = journal.progress().started.clone() else {
         return Err(Failure::usage("the journal does not say what was asked", "start the research again"));
     };
-    let backend = ExecutorBackend::new(executor()?, &started.directory)
+    let directory = WorkDirectory::new(started.directory.clone())?;
+    // The sessions of sub-queries are of no use later, so they are not kept with those of `guard exec`.
+    let sessions = journal.directory().join("sessions");
+    let executor = Executor { sessions: sessions.clone(), ..executor()? };
+    let backend = ExecutorBackend::new(executor, &directory.path)
         .with_agent(started.agent.clone())
         .with_policy(policy_of(&started, &journal)?);
     let client = LlmClient::new(Arc::new(backend.clone()), args.llm_config(&started.model));
@@ -49,9 +55,35 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     if !backend.wait_for_runs(PATIENCE) {
         note("guard: a run of the research has not ended yet; `guard ps` lists it");
     }
+    let _ = std::fs::remove_dir_all(&sessions);
     match followed? {
         Ok(()) => finish(args, &report, out),
         Err(error) => fail(args, &report, &error, out),
+    }
+}
+
+/// The directory that the agents can read: the user's, or an empty one that is removed at the end.
+struct WorkDirectory {
+    path: PathBuf,
+    is_temporary: bool,
+}
+
+impl WorkDirectory {
+    fn new(of_user: Option<PathBuf>) -> io::Result<Self> {
+        if let Some(path) = of_user {
+            return Ok(Self { path, is_temporary: false });
+        }
+        let path = std::env::temp_dir().join(format!("guard-research-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self { path, is_temporary: true })
+    }
+}
+
+impl Drop for WorkDirectory {
+    fn drop(&mut self) {
+        if self.is_temporary {
+            let _ = std::fs::remove_dir(&self.path);
+        }
     }
 }
 
@@ -134,11 +166,8 @@ fn started(args: &Research) -> Result<Started, Failure> {
     if query.trim().is_empty() {
         return Err(Failure::usage("the query is empty", "run guard research 'QUESTION'"));
     }
-    let directory = match &args.cd {
-        Some(directory) => std::path::absolute(directory)?,
-        None => std::env::current_dir()?,
-    };
-    if !directory.is_dir() {
+    let directory = args.cd.as_ref().map(std::path::absolute).transpose()?;
+    if let Some(directory) = directory.as_ref().filter(|directory| !directory.is_dir()) {
         let message = format!("{} is not a directory", directory.display());
         return Err(Failure::usage(message, "give an existing directory with --cd DIR"));
     }

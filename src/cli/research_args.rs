@@ -40,7 +40,7 @@ pub(crate) struct Research {
     /// The agent: gemini, claude, codex or agy [default: gemini]
     #[arg(long, value_name = "NAME", conflicts_with = "resume")]
     pub(crate) agent: Option<String>,
-    /// The directory that the agents can read [default: the current directory]
+    /// A directory that the agents can read [default: an empty one]
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(crate) cd: Option<PathBuf>,
     /// A host that the agents may connect to, HOST or HOST:PORT; repeatable

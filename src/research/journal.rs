@@ -56,9 +56,9 @@ pub struct Started {
     /// The agent, if it is not the default one.
     #[serde(default)]
     pub agent: Option<String>,
-    /// The directory in which the sub-queries read.
+    /// The directory that the sub-queries can read, if the user named one.
     #[serde(default)]
-    pub directory: PathBuf,
+    pub directory: Option<PathBuf>,
     /// The policy of the runs, if the user named one.
     #[serde(default)]
     pub policy: Option<String>,
@@ -315,7 +315,7 @@ mod tests {
             config: ResearchConfig::default(),
             model: "m".into(),
             agent: None,
-            directory: "/".into(),
+            directory: None,
             policy: None,
             allow_hosts: Vec::new(),
         }

@@ -362,7 +362,7 @@ fn a_run_continues_from_its_journal_without_repeating_sub_queries() {
         config: ResearchConfig::default(),
         model: "m".into(),
         agent: None,
-        directory: "/".into(),
+        directory: None,
         policy: None,
         allow_hosts: Vec::new(),
     };

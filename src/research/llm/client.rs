@@ -115,7 +115,8 @@ impl LlmClient {
     }
 
     async fn attempts(&self, request: &LlmRequest, usage: &mut LlmUsage) -> Result<LlmResponse, LlmError> {
-        for attempt in 0.. {
+        let mut attempt = 0;
+        loop {
             self.budget.check()?;
             let answer = self.attempt(request, usage).await;
             let error = match answer {
@@ -136,8 +137,8 @@ impl LlmClient {
                 "a request to the model failed; retrying"
             );
             tokio::time::sleep(delay).await;
+            attempt += 1;
         }
-        Err(LlmError::EmptyAnswer)
     }
 
     async fn attempt(&self, request: &LlmRequest, usage: &mut LlmUsage) -> Result<LlmResponse, LlmError> {
