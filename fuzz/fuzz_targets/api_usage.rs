@@ -18,6 +18,7 @@ static PLACES: LazyLock<Places> = LazyLock::new(|| {
         cached: all(&[
             "usageMetadata.cachedContentTokenCount|response.usage.input_tokens_details.cached_tokens",
         ]),
+        sources: all(&["candidates.groundingMetadata.groundingChunks.web.uri", "s"]),
     }
 });
 
@@ -31,5 +32,5 @@ fuzz_target!(|bytes: &[u8]| {
         pieces.feed(piece);
     }
     assert_eq!(pieces.tokens(), whole.tokens());
-    assert_eq!(pieces.finish(), whole.finish());
+    assert_eq!(pieces.finish_with_sources(), whole.finish_with_sources());
 });

@@ -569,11 +569,12 @@ impl BodyObserver for ResponseObserver {
             let text = format!("the API of gateway {} sent its key back; guard overwrote it", self.gateway);
             self.state.recorder.record(EventType::Note, &text, &json!({ "times": key_masker.count }));
         }
-        let mut tokens = None;
+        let (mut tokens, mut sources) = (None, Vec::new());
         if let Some(scanner) = self.scanner.take()
             && self.status.is_success()
         {
-            let (mut used, could_read) = scanner.finish();
+            let (mut used, could_read, searched) = scanner.finish_with_sources();
+            sources = searched;
             // The response did not report its usage or was cut off: estimate it.
             let is_estimate = !could_read || used.input + used.output == 0;
             if is_estimate {
@@ -585,11 +586,14 @@ impl BodyObserver for ResponseObserver {
                 json!({ "input": used.input, "output": used.output, "cached": used.cached, "estimated": is_estimate }),
             );
         }
-        let data = json!({
+        let mut data = json!({
             "gateway": self.gateway, "pid": self.peer.tid, "what": self.what, "model": self.checked.model,
             "status": self.status.as_u16(), "bytes_up": self.checked.request_bytes, "bytes_down": self.seen,
             "milliseconds": u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX), "tokens": tokens, "whole": is_whole,
         });
+        if !sources.is_empty() {
+            data["sources"] = json!(sources);
+        }
         let message = format!("{} → {}", self.what, self.status.as_u16());
         self.state.recorder.record(EventType::GatewayRequest, &message, &data);
     }

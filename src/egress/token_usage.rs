@@ -8,6 +8,10 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+/// The most addresses of searched pages that a scanner keeps, and the size limit of one, in bytes.
+const MOST_SOURCES: usize = 100;
+const LONGEST_SOURCE: usize = 2048;
+
 /// Size limit of one event, or of a whole body that is not an event stream.
 const LIMIT: usize = 16 * 1024 * 1024;
 
@@ -105,9 +109,14 @@ impl Scanner {
         self.counts.tokens()
     }
 
-    /// Returns the usage found, and whether the whole response could be read. If not, the numbers are too low or
-    /// missing.
-    pub fn finish(mut self) -> (Tokens, bool) {
+    /// The usage found, and whether the whole response could be read. If not, the numbers are too low or missing.
+    pub fn finish(self) -> (Tokens, bool) {
+        let (tokens, is_complete, _) = self.finish_with_sources();
+        (tokens, is_complete)
+    }
+
+    /// As [`Self::finish`], with the addresses of the pages that the API searched.
+    pub fn finish_with_sources(mut self) -> (Tokens, bool, Vec<String>) {
         if self.is_event_stream {
             // Some servers close the connection without ending the last event.
             self.end_line();
@@ -115,7 +124,7 @@ impl Scanner {
         } else {
             self.counts.read(&self.line);
         }
-        (self.counts.tokens(), self.counts.is_complete)
+        (self.counts.tokens(), self.counts.is_complete, self.counts.found.sources)
     }
 
     /// Appends bytes to `self.line`, up to the size limit.
@@ -185,11 +194,27 @@ struct Counts {
     paths: Node,
     /// The last key of every configured path, in quotes. A document that contains none of these keys contains no usage.
     keys: Vec<String>,
-    largest: Vec<u64>,
+    found: Found,
     /// The offset in `largest` where the entries for output tokens begin; `cached` is the same for cached tokens.
     output: usize,
     cached: usize,
     is_complete: bool,
+}
+
+/// What a scanner has found: the largest count of every entry, and the addresses of searched pages.
+#[derive(Debug)]
+struct Found {
+    largest: Vec<u64>,
+    sources: Vec<String>,
+}
+
+impl Found {
+    fn add_source(&mut self, source: &str) {
+        let is_room = self.sources.len() < MOST_SOURCES && source.len() <= LONGEST_SOURCE;
+        if is_room && !self.sources.iter().any(|known| known == source) {
+            self.sources.push(source.to_string());
+        }
+    }
 }
 
 impl Counts {
@@ -206,18 +231,28 @@ impl Counts {
                 }
             }
         }
+        for path in &places.sources {
+            let mut node = &mut paths;
+            for key in path.split('.') {
+                node = node.child(key);
+                node.has_lists = true;
+            }
+            node.is_source = true;
+            keys.push(format!("\"{}\"", path.rsplit('.').next().unwrap_or(path)));
+        }
         let output = places.input.len();
         let cached = output + places.output.len();
         let largest = vec![0; cached + places.cached.len()];
-        Self { paths, keys, largest, output, cached, is_complete: true }
+        let found = Found { largest, sources: Vec::new() };
+        Self { paths, keys, found, output, cached, is_complete: true }
     }
 
     fn tokens(&self) -> Tokens {
         let sum = |entries: &[u64]| entries.iter().fold(0, |sum: u64, &count| sum.saturating_add(count));
         Tokens {
-            input: sum(&self.largest[..self.output]),
-            output: sum(&self.largest[self.output..self.cached]),
-            cached: sum(&self.largest[self.cached..]),
+            input: sum(&self.found.largest[..self.output]),
+            output: sum(&self.found.largest[self.output..self.cached]),
+            cached: sum(&self.found.largest[self.cached..]),
         }
     }
 
@@ -233,7 +268,7 @@ impl Counts {
         let mut documents = serde_json::Deserializer::from_str(text);
         // Stops at the end or at the first invalid document; values read before it count.
         while documents.end().is_err() {
-            let walk = Walk { node: &self.paths, is_top: true, largest: &mut self.largest };
+            let walk = Walk { node: &self.paths, reads_lists: true, found: &mut self.found };
             if walk.deserialize(&mut documents).is_err() {
                 self.is_complete = false;
                 return;
@@ -248,6 +283,10 @@ struct Node {
     children: Vec<(String, Node)>,
     /// Indices of the usage entries whose path ends at this node.
     entries: Vec<usize>,
+    /// Whether the path of a source leads through this node, so that lists are searched item by item.
+    has_lists: bool,
+    /// Whether a text at this node is the address of a source.
+    is_source: bool,
 }
 
 impl Node {
@@ -260,18 +299,20 @@ impl Node {
     }
 }
 
-/// Walks a JSON document along the paths of a [`Node`] and skips everything else. Recurses no deeper than the longest
-/// path.
+/// Walks a JSON document along the paths of a [`Node`] and skips everything else. Recurses no deeper than twice the
+/// length of the longest path.
 struct Walk<'a> {
     node: &'a Node,
-    is_top: bool,
-    largest: &'a mut [u64],
+    /// Whether a list is read item by item. A list in a list never is.
+    reads_lists: bool,
+    found: &'a mut Found,
 }
 
 impl Walk<'_> {
     fn count(self, count: u64) {
         for &entry in &self.node.entries {
-            self.largest[entry] = self.largest[entry].max(count);
+            let largest = &mut self.found.largest[entry];
+            *largest = count.max(*largest);
         }
     }
 }
@@ -295,7 +336,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         while let Some(child) = map.next_key_seed(Key(self.node))? {
             match child {
                 Some(node) => {
-                    map.next_value_seed(Walk { node, is_top: false, largest: &mut *self.largest })?;
+                    map.next_value_seed(Walk { node, reads_lists: node.has_lists, found: &mut *self.found })?;
                 }
                 None => _ = map.next_value::<IgnoredAny>()?,
             }
@@ -303,12 +344,12 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
 
-    /// A response may be a list of documents. Lists at deeper levels are not usage data.
+    /// A response may be a list of documents. Lists at deeper levels are not usage data, but may contain sources.
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        if self.is_top {
+        if self.reads_lists {
             let node = self.node;
             let mut walk =
-                || list.next_element_seed(Walk { node, is_top: false, largest: &mut *self.largest });
+                || list.next_element_seed(Walk { node, reads_lists: false, found: &mut *self.found });
             while walk()?.is_some() {}
         } else {
             while list.next_element::<IgnoredAny>()?.is_some() {}
@@ -323,6 +364,9 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     /// Reads a number in quotes: the JSON form of protocol buffers encodes large integers as strings.
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        if self.node.is_source {
+            self.found.add_source(text);
+        }
         if let Ok(count) = text.parse() {
             self.count(count);
         }

@@ -161,6 +161,9 @@ pub struct UsagePlaces {
     /// Where the number of cached input tokens is. Cached tokens cost less.
     #[serde(default)]
     pub cached: Vec<String>,
+    /// Where a response names the pages that the API itself searched. Lists on the way are searched item by item.
+    #[serde(default)]
+    pub sources: Vec<String>,
 }
 
 /// Where a request names the model that it uses.

@@ -86,7 +86,7 @@ pub(super) const EVENTS: &[(&str, &[(&str, &str)])] = &[
             ),
             (
                 "gateway.request",
-                "A request went through an API gateway. `data` holds the request, the model, the status, the bytes and the tokens.",
+                "A request went through an API gateway. `data` holds the request, the model, the status, the bytes, the tokens, and the pages that the API searched (`sources`).",
             ),
             ("gateway.error", "A gateway could not reach its API, or could not understand the answer."),
             ("deny.network", "A host, request or lookup was refused."),

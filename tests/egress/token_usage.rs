@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 fn places(input: &[&str], output: &[&str], cached: &[&str]) -> Places {
     let all = |paths: &[&str]| paths.iter().map(|path| (*path).to_string()).collect();
-    Places { input: all(input), output: all(output), cached: all(cached) }
+    Places { input: all(input), output: all(output), cached: all(cached), sources: Vec::new() }
 }
 
 fn gemini() -> Places {
@@ -61,6 +61,24 @@ fn event_streams_of_apis() {
     assert_eq!(scan(&openai(), true, RESPONSES_EVENTS), (tokens(37, 11, 8), true));
     // What the model says about tokens is text.
     assert_eq!(scan(&anthropic(), true, MESSAGES_EVENTS), (tokens(1125, 15, 1000), true));
+}
+
+/// The pages that the API's own search found are reported, and nothing that the model says is taken for one.
+#[test]
+fn pages_of_searches() {
+    let mut places = gemini();
+    places.sources = vec!["candidates.groundingMetadata.groundingChunks.web.uri".to_string()];
+    let body = r#"{"candidates": [{"content": {"parts": [{"text": "\"uri\": \"https://said.org\""}]}, "groundingMetadata": {
+        "webSearchQueries": ["x"], "groundingChunks": [{"web": {"uri": "https://a.org/1", "title": "a"}}, {"web": {"uri": "https://b.org"}},
+        {"web": {"uri": "https://a.org/1"}}, {"web": [[{"uri": "https://nested.org"}]]}, {"maps": {"uri": "https://maps.org"}}]}}],
+        "usageMetadata": {"promptTokenCount": 4, "candidatesTokenCount": 2}}"#;
+    let expected = (tokens(4, 2, 0), true, vec!["https://a.org/1".to_string(), "https://b.org".to_string()]);
+    let mut whole = Scanner::new(&places, false);
+    whole.feed(body.as_bytes());
+    assert_eq!(whole.finish_with_sources(), expected);
+    let mut stream = Scanner::new(&places, true);
+    stream.feed(format!("data: {}\n\n", body.replace('\n', " ")).as_bytes());
+    assert_eq!(stream.finish_with_sources(), expected);
 }
 
 #[test]
