@@ -18,7 +18,9 @@ pub enum Evidence {
     Request,
     /// A connection to the host went through guard's proxy, and a tool of the agent named this address.
     Connection,
-    /// A tool of the agent returned a text that contains this address, for example a web search.
+    /// The model's API searched the web and named this page in an answer that guard's gateway saw.
+    Search,
+    /// A search tool of the agent returned a text with this address.
     ToolResult,
 }
 
@@ -28,7 +30,8 @@ impl Evidence {
         match self {
             Self::Request => "request seen by guard's proxy",
             Self::Connection => "connection seen by guard's proxy",
-            Self::ToolResult => "found in the result of a tool",
+            Self::Search => "web search seen by guard's gateway",
+            Self::ToolResult => "result of a search tool of the agent",
         }
     }
 }
@@ -44,7 +47,10 @@ pub enum Retrieval {
     Host(String),
     /// A tool of the agent was called with this address.
     ToolCall(String),
-    /// A tool of the agent returned a text with this address.
+    /// An answer of the model's API, seen by the gateway, names this page as the result of a web search.
+    Search(String),
+    /// A search tool of the agent returned a text with this address. What other tools return does not count: a page can
+    /// mention any address.
     ToolResult(String),
 }
 
@@ -186,9 +192,10 @@ impl Ledger {
         for retrieval in retrievals {
             match retrieval {
                 Retrieval::Request(url) => self.insert(sub_query, url, Evidence::Request),
-                Retrieval::ToolCall(url) | Retrieval::ToolResult(url) if hosts.contains(&host(url)) => {
+                Retrieval::ToolCall(url) if hosts.contains(&host(url)) => {
                     self.insert(sub_query, url, Evidence::Connection);
                 }
+                Retrieval::Search(url) => self.insert(sub_query, url, Evidence::Search),
                 Retrieval::ToolResult(url) => self.insert(sub_query, url, Evidence::ToolResult),
                 Retrieval::ToolCall(_) | Retrieval::Host(_) => {}
             }
@@ -424,6 +431,8 @@ mod tests {
         let connected = [call("https://a.org/x"), Retrieval::Host("A.org".into())];
         assert_eq!(evidence(&connected), Some(Evidence::Connection));
         assert_eq!(evidence(&[result("https://a.org/x")]), Some(Evidence::ToolResult));
+        let searched = [result("https://a.org/x"), Retrieval::Search("https://a.org/x".into())];
+        assert_eq!(evidence(&searched), Some(Evidence::Search));
         let both = [result("http://a.org/x"), Retrieval::Request("http://a.org/x".into())];
         assert_eq!(evidence(&both), Some(Evidence::Request));
         // A connection alone says nothing about a page.

@@ -3,6 +3,7 @@
 //! What the run retrieved is read from the events of its transcript: the connections and requests that guard's proxy
 //! made, and the calls and results of the agent's tools. The agent's own words are never evidence.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -111,8 +112,9 @@ impl LlmBackend for ExecutorBackend {
                 // A failure to send means that the stream was dropped, which cancels the run.
                 let _ = sender.blocking_send(event);
             };
+            let mut translator = Translator::default();
             let result = executor.execute(&request, &its_cancel, &mut |event| {
-                for event in events_of(&event) {
+                for event in translator.events_of(&event) {
                     send(Ok(event));
                 }
             });
@@ -144,34 +146,71 @@ impl Drop for ActiveRun {
     }
 }
 
-/// What an event of the run means for the client.
-fn events_of(event: &AgentEvent) -> Vec<BackendEvent> {
-    let Ok(event_type) = event.event_type.parse::<EventType>() else { return Vec::new() };
-    let text = |key: &str| event.data.get(key).and_then(Value::as_str);
-    let retrieved = |make: fn(String) -> Retrieval| {
-        urls_in(&event.data).into_iter().map(make).map(BackendEvent::Retrieved).collect()
-    };
-    match event_type {
-        EventType::NetworkRequest => {
-            let is_success = event.data["status"].as_u64().is_some_and(|status| status < 400);
-            let url = text("what").and_then(|what| what.split_once(' ')).map(|(_, url)| url.to_string());
-            url.filter(|_| is_success)
-                .map(Retrieval::Request)
-                .map(BackendEvent::Retrieved)
-                .into_iter()
-                .collect()
+/// Turns events of a run into what they mean for the client.
+#[derive(Debug, Default)]
+struct Translator {
+    /// The ids of the calls of search tools.
+    searches: BTreeSet<String>,
+}
+
+impl Translator {
+    fn events_of(&mut self, event: &AgentEvent) -> Vec<BackendEvent> {
+        let Ok(event_type) = event.event_type.parse::<EventType>() else { return Vec::new() };
+        let text = |key: &str| event.data.get(key).and_then(Value::as_str);
+        let retrieved = |make: fn(String) -> Retrieval| {
+            urls_in(&event.data).into_iter().map(make).map(BackendEvent::Retrieved).collect()
+        };
+        match event_type {
+            EventType::NetworkRequest => {
+                let is_success = event.data["status"].as_u64().is_some_and(|status| status < 400);
+                let url = text("what").and_then(|what| what.split_once(' ')).map(|(_, url)| url.to_string());
+                let request = url.filter(|_| is_success).map(Retrieval::Request);
+                request.map(BackendEvent::Retrieved).into_iter().collect()
+            }
+            EventType::NetworkOpen => {
+                let host = text("host").map(str::to_string);
+                host.map(Retrieval::Host).map(BackendEvent::Retrieved).into_iter().collect()
+            }
+            EventType::GatewayRequest => {
+                let sources = event.data["sources"].as_array().into_iter().flatten();
+                let urls = sources.filter_map(Value::as_str).map(str::to_string);
+                urls.map(Retrieval::Search).map(BackendEvent::Retrieved).collect()
+            }
+            EventType::AgentToolUse => {
+                if event.message.to_lowercase().contains("search") {
+                    self.searches.extend(call_ids(&event.data));
+                }
+                retrieved(Retrieval::ToolCall)
+            }
+            // A page can mention any address, so only results of searches count.
+            EventType::AgentToolResult if !self.searches.is_disjoint(&call_ids(&event.data)) => {
+                retrieved(Retrieval::ToolResult)
+            }
+            EventType::AgentMessage if text("role") != Some("user") => {
+                vec![BackendEvent::Text(event.message.clone())]
+            }
+            _ => Vec::new(),
         }
-        EventType::NetworkOpen => {
-            let host = text("host").map(str::to_string);
-            host.map(Retrieval::Host).map(BackendEvent::Retrieved).into_iter().collect()
-        }
-        EventType::AgentToolUse => retrieved(Retrieval::ToolCall),
-        EventType::AgentToolResult => retrieved(Retrieval::ToolResult),
-        EventType::AgentMessage if text("role") != Some("user") => {
-            vec![BackendEvent::Text(event.message.clone())]
-        }
-        _ => Vec::new(),
     }
+}
+
+/// The ids in an event by which a CLI relates the result of a tool to its call.
+fn call_ids(data: &Value) -> BTreeSet<String> {
+    const KEYS: [&str; 4] = ["tool_id", "tool_use_id", "call_id", "id"];
+    let mut found = BTreeSet::new();
+    let mut rest = vec![data];
+    while let Some(value) = rest.pop() {
+        match value {
+            Value::Array(all) => rest.extend(all),
+            Value::Object(all) => {
+                let ids = KEYS.iter().filter_map(|key| all.get(*key)).filter_map(Value::as_str);
+                found.extend(ids.map(str::to_string));
+                rest.extend(all.values());
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 /// Reports the end of a run: what it used, and its answer or its error.
@@ -227,31 +266,52 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn retrieved(event_type: &str, data: Value) -> Vec<Retrieval> {
-        let events = events_of(&AgentEvent::new(event_type, "", data));
+    /// What the events of a run say about retrievals.
+    fn retrieved(events: &[(&str, &str, Value)]) -> Vec<Retrieval> {
+        let mut translator = Translator::default();
+        let events = events
+            .iter()
+            .map(|(event_type, message, data)| AgentEvent::new(*event_type, *message, data.clone()));
         let retrieval = |event| match event {
             BackendEvent::Retrieved(retrieval) => Some(retrieval),
             _ => None,
         };
-        events.into_iter().filter_map(retrieval).collect()
+        events.flat_map(|event| translator.events_of(&event)).filter_map(retrieval).collect()
     }
 
     #[test]
-    fn evidence_comes_from_the_proxy_and_from_tools() {
+    fn evidence_comes_from_the_proxy_the_gateway_and_searches() {
         let request = json!({"what": "GET http://a.org/x?y", "status": 200});
-        assert_eq!(retrieved("network.request", request), [Retrieval::Request("http://a.org/x?y".into())]);
         let refused = json!({"what": "GET http://a.org/x?y", "status": 403});
-        assert_eq!(retrieved("network.request", refused), []);
         let open = json!({"host": "a.org", "port": 443});
-        assert_eq!(retrieved("network.open", open), [Retrieval::Host("a.org".into())]);
-        let result = json!({"type": "tool_result", "output": "1. https://a.org/x"});
-        assert_eq!(retrieved("agent.tool_result", result), [Retrieval::ToolResult("https://a.org/x".into())]);
-        let call = json!({"tool_name": "web_fetch", "parameters": {"prompt": "read https://a.org/x"}});
-        assert_eq!(retrieved("agent.tool_use", call), [Retrieval::ToolCall("https://a.org/x".into())]);
-        // Words are no evidence.
-        let says = json!({"role": "assistant", "content": "I read https://a.org/x"});
-        assert_eq!(retrieved("agent.message", says), []);
-        assert_eq!(retrieved("future.event", json!({"url": "https://a.org"})), []);
+        let searched = json!({"gateway": "gemini", "sources": ["https://s.org/1"]});
+        let call = json!({"tool_id": "1", "tool_name": "web_fetch", "parameters": {"prompt": "read https://a.org/x"}});
+        for (event_type, data, expected) in [
+            ("network.request", request, vec![Retrieval::Request("http://a.org/x?y".into())]),
+            ("network.request", refused, vec![]),
+            ("network.open", open, vec![Retrieval::Host("a.org".into())]),
+            ("gateway.request", searched, vec![Retrieval::Search("https://s.org/1".into())]),
+            ("agent.tool_use", call, vec![Retrieval::ToolCall("https://a.org/x".into())]),
+            // Words are no evidence.
+            ("agent.message", json!({"role": "assistant", "content": "I read https://a.org/x"}), vec![]),
+            ("future.event", json!({"url": "https://a.org"}), vec![]),
+        ] {
+            assert_eq!(retrieved(&[(event_type, "", data)]), expected, "{event_type}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_mentions_an_address_is_no_evidence_for_it() {
+        let result = |id: &str| json!({"tool_id": id, "status": "success", "output": "see https://a.org/x"});
+        let call = |id: &str, name: &str| json!({"tool_id": id, "tool_name": name, "parameters": {}});
+        let events = [
+            ("agent.tool_use", "run_shell_command", call("1", "run_shell_command")),
+            ("agent.tool_result", "success", result("1")),
+            ("agent.tool_use", "google_web_search", call("2", "google_web_search")),
+        ];
+        assert_eq!(retrieved(&events), []);
+        let events = [events.as_slice(), &[("agent.tool_result", "success", result("2"))]].concat();
+        assert_eq!(retrieved(&events), [Retrieval::ToolResult("https://a.org/x".into())]);
     }
 
     #[test]
