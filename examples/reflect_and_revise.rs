@@ -21,9 +21,9 @@ use guard::research::{
 use serde_json::json;
 
 /// Drafts an answer, and revises it until the critic has no objection.
-pub struct ReflectAndRevise {
+pub(crate) struct ReflectAndRevise {
     /// The most revisions.
-    pub max_revisions: usize,
+    pub(crate) max_revisions: usize,
 }
 
 impl Agent for ReflectAndRevise {
@@ -94,7 +94,7 @@ impl Stream for Events {
 }
 
 /// Runs the agent on the scripted model and returns its updates.
-pub fn run() -> Result<Vec<AgentUpdate>, AgentError> {
+pub(crate) fn run() -> Result<Vec<AgentUpdate>, AgentError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(|error| AgentError::InvalidInput { problem: error.to_string() })?;
     runtime.block_on(async {

@@ -1,7 +1,5 @@
 //! The example about quantum computing with the real Gemini CLI, on a scripted API.
 
-use std::sync::Mutex;
-
 use serde_json::{Value, json};
 
 use super::{events, types};
@@ -38,7 +36,6 @@ fn one_of_five_sub_queries_fails_and_sources_are_what_the_proxy_saw() {
         pages.port()
     );
     std::fs::write(user.home().join("facts.toml"), policy).unwrap();
-    let synthesis = Mutex::new(String::new());
     let url = page.clone();
     let api = Api::answering(move |request| {
         let said = said(request);
@@ -46,7 +43,6 @@ fn one_of_five_sub_queries_fails_and_sources_are_what_the_proxy_saw() {
             return Turn::text(PLAN);
         }
         if said.contains("You combine the findings") {
-            *synthesis.lock().unwrap() = said;
             return Turn::text("Surface codes work [1], as http://evil.test/pwned says.");
         }
         if said.contains("Commercial applications") {
