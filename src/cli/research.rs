@@ -1,7 +1,7 @@
 //! `guard research`: runs deep research, shows its progress, and prints the answer.
 
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     let Some(started) = journal.progress().started.clone() else {
         return Err(Failure::usage("the journal does not say what was asked", "start the research again"));
     };
-    let directory = WorkDirectory::new(started.directory.clone())?;
+    let directory = WorkDirectory::new(started.directory.clone(), journal.id())?;
     // The sessions of sub-queries are of no use later, so they are not kept with those of `guard exec`.
     let sessions = journal.directory().join("sessions");
     let executor = Executor { sessions: sessions.clone(), ..executor()? };
@@ -69,12 +69,20 @@ struct WorkDirectory {
 }
 
 impl WorkDirectory {
-    fn new(of_user: Option<PathBuf>) -> io::Result<Self> {
+    /// `id` is the id of the research run: a killed guard leaves the directory behind, and resuming removes it.
+    fn new(of_user: Option<PathBuf>, id: &str) -> io::Result<Self> {
         if let Some(path) = of_user {
             return Ok(Self { path, is_temporary: false });
         }
-        let path = std::env::temp_dir().join(format!("guard-research-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        let path = std::env::temp_dir().join(format!("guard-research-{id}"));
+        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let found = std::fs::symlink_metadata(&path)?;
+                let is_own = found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw();
+                is_own.then_some(()).ok_or(error)?;
+            }
+            created => created?,
+        }
         Ok(Self { path, is_temporary: true })
     }
 }

@@ -41,8 +41,10 @@ impl StreamDisplay {
     /// Removes what is not finished from the terminal.
     pub(super) fn end(&mut self) {
         if let Self::Live(display) = self {
-            display.main.finish_and_clear();
-            display.bars.values().filter(|bar| !bar.is_finished()).for_each(ProgressBar::finish_and_clear);
+            let bars = display.bars.values().chain([&display.main]);
+            bars.filter(|bar| !bar.is_finished()).for_each(ProgressBar::finish_and_clear);
+            // The cursor stays at the end of the last bar.
+            note("");
         }
     }
 }
@@ -166,15 +168,21 @@ impl LiveDisplay {
             (EVENT_SYNTHESIS_STARTED, _) => self.main.set_message("Synthesizing results..."),
             (EVENT_DECOMPOSITION_COMPLETE, Some(line)) => {
                 self.println(&line);
-                self.main.set_message("Executing parallel research:");
+                self.println("Executing parallel research:");
+                self.main.set_message("Researching...");
+            }
+            (EVENT_FINAL_RESULT, Some(line)) => {
+                self.main.set_style(style("{msg}"));
+                self.main.finish_with_message(line);
             }
             (_, Some(line)) => self.println(&line),
             (_, None) => {}
         }
     }
 
+    /// Adds the bar of a sub-query. The bar of the run stays below it.
     fn add_bar(&mut self, id: usize) {
-        let bar = self.multi.add(ProgressBar::new_spinner());
+        let bar = self.multi.insert_before(&self.main, ProgressBar::new_spinner());
         bar.set_style(style("  {msg} {spinner} (in progress)"));
         bar.set_message(self.lines.title(id));
         bar.enable_steady_tick(FRAME);

@@ -6,7 +6,7 @@ use super::{events, types};
 use crate::egress::gemini::Gemini;
 use crate::support::UserShell;
 use crate::support::http_server::{Request, Response, Server};
-use crate::support::scripted_api::{Api, Turn};
+use crate::support::scripted_api::{Api, Part, SEARCHED_PAGE, Turn};
 
 const PLAN: &str = "Here is my plan:\n```json\n[\"Quantum hardware advances\", \"Error correction\", \"Quantum algorithms\", \
                     \"Commercial applications\", \"Research institutions\"]\n```";
@@ -23,7 +23,7 @@ fn said(request: &Request) -> String {
 }
 
 #[test]
-fn one_of_five_sub_queries_fails_and_sources_are_what_the_proxy_saw() {
+fn one_of_five_sub_queries_fails_and_sources_are_what_guard_saw() {
     if Gemini::installed().is_none() {
         return;
     }
@@ -43,7 +43,9 @@ fn one_of_five_sub_queries_fails_and_sources_are_what_the_proxy_saw() {
             return Turn::text(PLAN);
         }
         if said.contains("You combine the findings") {
-            return Turn::text("Surface codes work [1], as http://evil.test/pwned says.");
+            return Turn::text(&format!(
+                "Codes work {url}, as http://evil.test/pwned says. More: {SEARCHED_PAGE}"
+            ));
         }
         if said.contains("Commercial applications") {
             let error = json!({"code": 400, "message": "no such luck", "status": "INVALID_ARGUMENT"});
@@ -51,6 +53,9 @@ fn one_of_five_sub_queries_fails_and_sources_are_what_the_proxy_saw() {
         }
         if said.contains("Error correction") && !said.contains("105 qubits") {
             return Turn::shell(&format!("curl -s {url}"));
+        }
+        if said.contains("Quantum algorithms") && !said.contains("functionResponse") {
+            return Turn::Says(vec![Part::Call("google_web_search", json!({"query": "quantum algorithms"}))]);
         }
         Turn::text("Found something about it: http://evil.test/pwned")
     });
@@ -71,13 +76,16 @@ fn one_of_five_sub_queries_fails_and_sources_are_what_the_proxy_saw() {
         events.iter().filter(|event| event["event_type"] == "sub_query_failed").collect();
     assert_eq!(failed.len(), 1, "{printed}");
     assert_eq!(failed[0]["data"]["id"], 3);
-    // The source that the proxy saw is cited; the one that only words mention is removed and reported.
+    // What the proxy and the gateway saw is cited; what only words mention is removed and reported.
     let result = &events.last().unwrap()["data"];
-    assert_eq!(result["answer"], "Surface codes work [1], as says.");
-    assert_eq!(result["sources"].as_array().unwrap().len(), 1, "{result:#}");
-    assert_eq!(result["sources"][0]["url"], page.as_str());
-    assert_eq!(result["sources"][0]["evidence"], "request");
-    assert_eq!(result["sources"][0]["sub_queries"], json!([1]));
+    assert_eq!(result["answer"], "Codes work [1], as says. More: [2]");
+    let sources = result["sources"].as_array().unwrap();
+    assert_eq!(sources.len(), 2, "{result:#}");
+    assert_eq!(sources[0], json!({"number": 1, "url": page, "evidence": "request", "sub_queries": [1]}));
+    assert_eq!(
+        sources[1],
+        json!({"number": 2, "url": SEARCHED_PAGE, "evidence": "search", "sub_queries": [2]})
+    );
     let doubts = result["unconfirmed"].to_string();
     assert!(doubts.contains("nobody retrieved: http://evil.test/pwned"), "{doubts}");
     assert!(doubts.contains("sub-query 4 (Commercial applications) has no answer"), "{doubts}");

@@ -15,7 +15,10 @@ use crate::support::http_server::{Authority, Request, Response, Server, Step};
 /// The token usage that every answer reports: input, output, thoughts, and the cached part of the input.
 pub(crate) const USED: [u64; 4] = [100, 10, 5, 20];
 
-/// One answer of the model to one streamed request.
+/// The page that a web search of [`Api::answering`] finds.
+pub(crate) const SEARCHED_PAGE: &str = "https://search.test/algorithms";
+
+/// One answer of the model, to one streamed question.
 #[derive(Debug, Clone)]
 pub(crate) enum Turn {
     /// The model answers with these parts, one event for each.
@@ -91,9 +94,23 @@ impl Api {
         Self { server: Server::plain(routes(turns)) }
     }
 
-    /// An API whose answer depends on the question.
-    pub(crate) fn answering(turn: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
-        Self { server: Server::plain(routes_by(move |request| Some(turn(request)))) }
+    /// An API that chooses every answer by the question, for clients that ask several at once.
+    pub(crate) fn answering(answer: impl Fn(&Request) -> Turn + Send + Sync + 'static) -> Self {
+        let routes = move |request: &Request| match request.path().rsplit_once(':') {
+            Some((_, "streamGenerateContent")) => {
+                streamed(&answer(request), request.query().contains("alt=sse"))
+            }
+            // A web search of the CLI is a side question; the API names the page that it found.
+            Some((_, "generateContent")) => {
+                let mut found = document(&[Part::Text("{}".into())], true);
+                let page = json!({"web": {"uri": SEARCHED_PAGE, "title": "a page"}});
+                found["candidates"][0]["groundingMetadata"] = json!({ "groundingChunks": [page] });
+                Response::json(200, &found)
+            }
+            Some((_, "countTokens")) => Response::json(200, &json!({"totalTokens": USED[0]})),
+            _ => failed(404, "there is nothing here"),
+        };
+        Self { server: Server::plain(routes) }
     }
 
     pub(crate) fn tls(authority: &Authority, names: &[&str], turns: Vec<Turn>) -> Self {
