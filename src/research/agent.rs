@@ -60,16 +60,18 @@ impl UpdateSender {
 
 /// Makes a stream of the updates that `work` sends. The stream polls the work itself, so dropping the stream drops the
 /// work and everything that it owns.
-pub fn update_stream<Work>(work: impl FnOnce(UpdateSender) -> Work) -> UpdateStream
+pub fn update_stream<F>(work: impl FnOnce(UpdateSender) -> F) -> UpdateStream
 where
-    Work: Future<Output = Result<(), AgentError>> + Send + 'static,
+    F: Future<Output = Result<(), AgentError>> + Send + 'static,
 {
     let (sender, updates) = mpsc::channel(CHANNEL_CAPACITY);
     Box::pin(DrivenStream { work: Some(Box::pin(work(UpdateSender(sender)))), updates, error: None })
 }
 
+type Work = Pin<Box<dyn Future<Output = Result<(), AgentError>> + Send>>;
+
 struct DrivenStream {
-    work: Option<Pin<Box<dyn Future<Output = Result<(), AgentError>> + Send>>>,
+    work: Option<Work>,
     updates: mpsc::Receiver<AgentUpdate>,
     error: Option<AgentError>,
 }

@@ -350,7 +350,7 @@ mod tests {
             let torn = [whole.as_slice(), &line[..cut]].concat();
             ok(fs::write(&path, &torn));
             let journal = ok(Journal::open(&directory.0, &id[id.len() - 8..]));
-            assert_eq!(journal.progress().rounds, [planned.clone()]);
+            assert_eq!(journal.progress().rounds, std::slice::from_ref(&planned));
             assert_eq!(journal.progress().finished, [finished(1)]);
             assert_eq!(journal.progress().used.tokens, 15);
             assert_eq!(ok(fs::metadata(&path)).len(), before as u64);
