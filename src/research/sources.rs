@@ -461,7 +461,9 @@ mod tests {
         assert_eq!(check(code), CheckedAnswer { answer: code.into(), ..CheckedAnswer::default() });
         assert_eq!(check("Both [1][2].").answer, "Both [1][2].");
         assert_eq!(check("Both [9][2].").answer, "Both [1].");
-        assert_eq!(check("word[2] [[9]1]").answer, "word [1]");
+        // What a removal leaves behind is checked again.
+        assert_eq!(check("word[2] [[9]1]").answer, "word [1] [1]");
+        assert_eq!(check("word[2] [[9]7]").answer, "word [1]");
     }
 
     #[test]
