@@ -64,8 +64,8 @@ fn sixteen_sub_queries_take_as_long_as_the_slowest() {
         memory / 16
     );
     assert!(first_after < Duration::from_millis(100), "{first_after:?}");
-    // An unoptimized guard needs ten times as long to start a run.
-    let most = if cfg!(debug_assertions) { 1.4 } else { 1.15 };
+    // An unoptimized guard needs ten times as long to start a run, and other tests use the same CPUs.
+    let most = if cfg!(debug_assertions) { 2.0 } else { 1.15 };
     assert!(took < Duration::from_secs(6).mul_f64(most), "{took:?}");
     assert!(memory / 16 <= 8 << 10, "{} KiB", memory / 16);
 }
