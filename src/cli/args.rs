@@ -90,7 +90,7 @@ pub(crate) enum Command {
     /// Serve batches over HTTP to programs on this machine, and work on their tasks
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeArgs),
-    /// Cancel, pause, resume or adjust a task, a batch or a conversation in progress
+    /// Cancel, pause, resume or adjust a task, batch, conversation or research in progress
     #[command(after_help = CONTROL_EXAMPLES)]
     Control(Control),
     /// List, show, check and draw the workflows that tasks follow

@@ -1,6 +1,7 @@
 //! `guard control`: sends a command to work in progress, and shows the acknowledgement.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -8,11 +9,13 @@ use serde_json::{Value, json};
 use super::batch::QueuePlace;
 use super::control_args::Control;
 use super::exit_code::Exit;
+use super::research::RESEARCH;
 use super::{Failure, task_admin};
 use crate::batch::command_batch;
 use crate::control::{AckStatus, AgentAck, AgentCommand, ControlChannel, ControlError};
 use crate::pipeline::task::journal::TaskRow;
 use crate::pipeline::{Status, TaskStore, control_directory};
+use crate::research::Journal;
 use crate::terminal_text;
 
 pub(super) fn run(args: &Control, out: &mut dyn Write) -> Result<Exit, Failure> {
@@ -48,21 +51,42 @@ fn to_batch(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, 
     Ok(Some(ack))
 }
 
-/// Sends the command to the task with this id, or else to the conversation.
+/// Sends the command to the task, the research or the conversation with this id.
 fn to_stored_work(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
     let task_store = super::task::task_store()?;
     let journal = task_store.journal().map_err(super::task::failed)?;
     match journal.task(&args.id).map_err(super::task::failed)? {
         Some(task) => to_task(args, &task_store, &task, command),
-        None => to_conversation(args, command),
+        None => {
+            let directory = task_store.runs.with_file_name(RESEARCH);
+            match Journal::control_directory(&directory, &args.id) {
+                Some(control) => to_research(args, &directory, control, command),
+                None => to_conversation(args, command),
+            }
+        }
     }
+}
+
+fn to_research(
+    args: &Control,
+    directory: &Path,
+    control: PathBuf,
+    command: &AgentCommand,
+) -> Result<Option<AgentAck>, Failure> {
+    if !Journal::is_running(directory, &args.id) {
+        let reason = format!("it is not running; `guard research --resume {}` continues it", args.id);
+        let data = json!({ "reason": reason });
+        let command_id = command.command_id.clone();
+        return Ok(Some(AgentAck { command_id, status: AckStatus::Rejected, data }));
+    }
+    send(&ControlChannel::new(control), args, command)
 }
 
 fn to_conversation(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {
     let conversations = super::chat::conversations()?;
     let unknown = |_| {
         Failure::usage(
-            format!("there is no batch, task or conversation {}", args.id),
+            format!("there is no batch, task, research or conversation {}", args.id),
             "`guard batch list`, `guard task list` and `guard history list` show their ids",
         )
     };

@@ -11,6 +11,7 @@ Examples:
   guard control TASK_ID resume
   guard control TASK_ID adjust_config --data '{\"task\": {\"tokens\": 500000}}'
   guard control CONVERSATION_ID cancel               # ends the turn that is going on, not the conversation
+  guard control RESEARCH_ID adjust_config --data '{\"max_tokens\": 200000}'
   guard control RESPONSE_ID pause                    # workers claim no further task of the batch
   guard control RESPONSE_ID adjust_config --data '{\"priority\": 5}'
   guard control RESPONSE_ID cancel --command-id c-17 # sent twice, it is still carried out once
@@ -20,7 +21,7 @@ guard acts once on each command id, and answers with an acknowledgement: `comple
 
 #[derive(Debug, Args)]
 pub(crate) struct Control {
-    /// The id of the work: a task, a conversation, or the response id of a batch
+    /// The id of the work: a task, a conversation, a research, or the response id of a batch
     pub(crate) id: String,
     /// What to do: cancel, pause, resume or adjust_config
     pub(crate) command: String,

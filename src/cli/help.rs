@@ -18,7 +18,10 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Policies", &["check", "allow", "learn", "policy"]),
     (
         "Agents and tasks",
-        &["chat", "history", "exec", "task", "research", "batch", "worker", "serve", "control", "workflow", "mcp"],
+        &[
+            "chat", "history", "exec", "task", "research", "batch", "worker", "serve", "control", "workflow",
+            "mcp",
+        ],
     ),
     ("Set up", &["init", "config", "doctor", "completions", "man", "help"]),
 ];

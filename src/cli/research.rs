@@ -13,6 +13,7 @@ use super::research_args::Research;
 use super::research_display::{Lines, LiveDisplay, StreamDisplay};
 use super::{Failure, note};
 use crate::agent_exec::Executor;
+use crate::control::{CommandReader, CommandWatch};
 use crate::launch;
 use crate::outcome::ErrorKind;
 use crate::policy::PolicyDirs;
@@ -23,6 +24,8 @@ use crate::research::{
 use crate::terminal_text;
 use crate::transcript::runs_dir;
 
+/// The directory of all research runs, in the state directory.
+pub(super) const RESEARCH: &str = "research";
 /// How long guard waits for interrupted runs to end before it exits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -45,11 +48,13 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
         .with_agent(started.agent.clone())
         .with_policy(policy_of(&started, &journal)?);
     let client = LlmClient::new(Arc::new(backend.clone()), args.llm_config(&started.model));
+    let client = Arc::new(client);
+    let _commands = receive_commands(&journal, &control, &client)?;
     let agent =
         DeepResearchAgent::new(started.config.clone()).with_journal(journal.clone()).with_control(control);
     let mut report = Report::new(journal.id(), &started.query);
     let mut display = display(args);
-    let followed = follow(&agent, Arc::new(client), args.stream_json, &mut report, &mut display, out);
+    let followed = follow(&agent, client, args.stream_json, &mut report, &mut display, out);
     display.end();
     // The stream is gone, and its runs are ending. Nothing of them may stay behind.
     if !backend.wait_for_runs(PATIENCE) {
@@ -107,6 +112,17 @@ fn cancel_on_signals(control: &RunControl) -> io::Result<()> {
     })
 }
 
+/// Receives the commands of `guard control` to this run.
+fn receive_commands(
+    journal: &Journal,
+    control: &RunControl,
+    client: &Arc<LlmClient>,
+) -> Result<CommandWatch, Failure> {
+    let reader = CommandReader::open(journal.directory().join("control"))?;
+    let (control, client) = (control.clone(), client.clone());
+    Ok(CommandWatch::start(reader, move |command| control.act_on(command, client.budget()))?)
+}
+
 fn display(args: &Research) -> StreamDisplay {
     if args.json || args.stream_json {
         return StreamDisplay::Silent;
@@ -151,7 +167,7 @@ fn open_journal(args: &Research) -> Result<Journal, Failure> {
     let runs = runs_dir().map_err(|error| {
         Failure::usage(error.to_string(), "set XDG_STATE_HOME or HOME to an absolute path")
     })?;
-    let directory = runs.with_file_name("research");
+    let directory = runs.with_file_name(RESEARCH);
     let opened = match &args.resume {
         Some(id) => Journal::open(&directory, id),
         None => Journal::create(&directory, started(args)?),

@@ -1,8 +1,11 @@
 //! Pauses, resumes and cancels a running agent from elsewhere, such as a control channel.
 
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::error::AgentError;
+use super::llm::Budget;
+use crate::control::AgentCommand;
 
 /// Whether an agent may go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +61,29 @@ impl RunControl {
         });
     }
 
+    /// Acts on a command of the control channel. Returns data about what it did, or why it did nothing.
+    pub fn act_on(&self, command: &AgentCommand, budget: &Budget) -> Result<Value, String> {
+        match command.command_type.as_str() {
+            "cancel" => self.cancel(),
+            "pause" => self.pause(),
+            "resume" => self.resume(),
+            "adjust_config" => {
+                let max_tokens = command.data.get("max_tokens").and_then(Value::as_u64);
+                let max_cost = command.data.get("max_cost").and_then(Value::as_f64);
+                if max_tokens.is_none() && max_cost.is_none() {
+                    return Err("expected {\"max_tokens\": N, \"max_cost\": N}, or one of them".to_string());
+                }
+                budget.set_limits(max_tokens, max_cost);
+            }
+            other => {
+                return Err(format!(
+                    "unknown command type `{other}`; research knows cancel, pause, resume, adjust_config"
+                ));
+            }
+        }
+        Ok(json!({}))
+    }
+
     /// Waits until the agent may start something: at once, or after a pause. An error if the run is cancelled.
     pub async fn permit(&self) -> Result<(), AgentError> {
         let mut state = self.state.subscribe();
@@ -79,6 +105,27 @@ impl RunControl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_change_the_state_and_the_budget() {
+        let (control, budget) = (RunControl::default(), Budget::new(&Default::default()));
+        let act = |command_type: &str, data: Value| {
+            let command =
+                AgentCommand { command_type: command_type.to_string(), command_id: "1".to_string(), data };
+            control.act_on(&command, &budget)
+        };
+        assert!(act("pause", Value::Null).is_ok());
+        assert_eq!(control.state(), RunState::Paused);
+        assert!(act("resume", Value::Null).is_ok());
+        assert!(act("adjust_config", json!({ "max_tokens": 7 })).is_ok());
+        assert_eq!(budget.tokens_left(), Some(7));
+        assert!(
+            act("adjust_config", json!({ "max_tokens": -1 })).is_err_and(|text| text.contains("max_tokens"))
+        );
+        assert!(act("fly", Value::Null).is_err_and(|text| text.contains("`fly`")));
+        assert!(act("cancel", Value::Null).is_ok());
+        assert_eq!(control.state(), RunState::Cancelled);
+    }
 
     #[test]
     fn a_cancelled_run_stays_cancelled() {

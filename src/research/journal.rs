@@ -226,6 +226,16 @@ impl Journal {
         Ok(Self { id, path, file: Mutex::new(file), progress })
     }
 
+    /// Finds the control directory of a run, given its id or the end of it.
+    pub fn control_directory(directory: &Path, id: &str) -> Option<PathBuf> {
+        Some(directory.join(complete_id(directory, id)?).join("control"))
+    }
+
+    /// Returns true if a process is working on the run.
+    pub fn is_running(directory: &Path, id: &str) -> bool {
+        matches!(Self::open(directory, id), Err(JournalError::Busy { .. }))
+    }
+
     /// The id of the run; opaque.
     pub fn id(&self) -> &str {
         &self.id

@@ -9,14 +9,14 @@ use crate::research::error::LlmError;
 /// The budget of a whole tree of requests.
 #[derive(Debug)]
 pub struct Budget {
-    max_tokens: Option<u64>,
-    max_cost: Option<f64>,
     warn_at: f64,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    max_tokens: Option<u64>,
+    max_cost: Option<f64>,
     used: LlmUsage,
     has_warned: bool,
 }
@@ -24,12 +24,17 @@ struct State {
 impl Budget {
     /// A budget with the limits of these settings, of which nothing is used.
     pub fn new(config: &LlmConfig) -> Self {
-        Self {
-            max_tokens: config.max_tokens,
-            max_cost: config.max_cost,
-            warn_at: config.warn_at,
-            state: Mutex::default(),
-        }
+        let (max_tokens, max_cost) = (config.max_tokens, config.max_cost);
+        let state = State { max_tokens, max_cost, ..State::default() };
+        Self { warn_at: config.warn_at, state: Mutex::new(state) }
+    }
+
+    /// Changes the limits that are given. The use until now still counts.
+    pub fn set_limits(&self, max_tokens: Option<u64>, max_cost: Option<f64>) {
+        let mut state = self.lock();
+        state.max_tokens = max_tokens.or(state.max_tokens);
+        state.max_cost = max_cost.or(state.max_cost);
+        state.has_warned = false;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -43,12 +48,14 @@ impl Budget {
 
     /// The tokens that are left; `None` without a limit.
     pub fn tokens_left(&self) -> Option<u64> {
-        self.max_tokens.map(|limit| limit.saturating_sub(self.used().tokens))
+        let state = self.lock();
+        state.max_tokens.map(|limit| limit.saturating_sub(state.used.tokens))
     }
 
     /// The money that is left; `None` without a limit.
     pub fn cost_left(&self) -> Option<f64> {
-        self.max_cost.map(|limit| (limit - self.used().cost).max(0.0))
+        let state = self.lock();
+        state.max_cost.map(|limit| (limit - state.used.cost).max(0.0))
     }
 
     /// Adds what a request used.
@@ -70,8 +77,8 @@ impl Budget {
         let mut state = self.lock();
         let share = |used: f64, limit: Option<f64>| limit.is_some_and(|limit| used >= limit * self.warn_at);
         let used = state.used;
-        let is_near = share(used.tokens as f64, self.max_tokens.map(|limit| limit as f64))
-            || share(used.cost, self.max_cost);
+        let is_near = share(used.tokens as f64, state.max_tokens.map(|limit| limit as f64))
+            || share(used.cost, state.max_cost);
         if !is_near || std::mem::replace(&mut state.has_warned, true) {
             return None;
         }
@@ -80,12 +87,13 @@ impl Budget {
     }
 
     fn describe(&self) -> String {
-        let used = self.used();
+        let state = self.lock();
+        let used = state.used;
         let mut parts = Vec::new();
-        if let Some(limit) = self.max_tokens {
+        if let Some(limit) = state.max_tokens {
             parts.push(format!("{} of {limit} tokens", used.tokens));
         }
-        if let Some(limit) = self.max_cost {
+        if let Some(limit) = state.max_cost {
             parts.push(format!("cost {:.4} of {limit:.4}", used.cost));
         }
         parts.join(", ")
@@ -95,6 +103,15 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn raised_limits_count_what_was_used() {
+        let budget = Budget::new(&LlmConfig { max_tokens: Some(100), ..LlmConfig::default() });
+        budget.spend(LlmUsage::tokens(100));
+        assert!(budget.check().is_err());
+        budget.set_limits(Some(150), None);
+        assert_eq!((budget.check(), budget.tokens_left()), (Ok(()), Some(50)));
+    }
 
     #[test]
     fn the_limit_is_over_all_requests_and_warned_about_once() {
