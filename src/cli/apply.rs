@@ -22,6 +22,12 @@ use crate::workspace::{
 const MOST_FINDINGS: usize = 20;
 
 pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
+    run_with(args, &[], out)
+}
+
+/// Applies the work of a run, and of later runs that continued it on the same branch, whose directories are `later`. The
+/// user sees the findings of all of them.
+pub(super) fn run_with(args: &Apply, later: &[PathBuf], out: &mut dyn Write) -> Result<Exit, Failure> {
     let (folder, record) = find_or_newest(args.run.as_deref())?;
     let repository = Repository { trusted: args.trust_repository, ..here()? };
     let mut workspace = match Workspace::load(&folder) {
@@ -54,7 +60,8 @@ pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
         Planned::Conflicts(paths) => return refuse(args, &workspace, Refusal::Conflicts(paths), out),
         Planned::Overlaps(paths) => return refuse(args, &workspace, Refusal::Overlaps(paths), out),
     };
-    let findings = findings(&folder);
+    let findings: Vec<Finding> =
+        std::iter::once(&folder).chain(later).flat_map(|folder| findings_of(folder)).collect();
     if !args.json {
         write_findings(&findings, out)?;
         out.flush()?;
@@ -82,8 +89,8 @@ pub(super) fn run(args: &Apply, out: &mut dyn Write) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Returns the findings of a run, which the user should know before applying its work.
-fn findings(folder: &Path) -> Vec<Finding> {
+/// The findings of a run, which the user should know before applying its work.
+fn findings_of(folder: &Path) -> Vec<Finding> {
     let run = Run::read(folder);
     let result = run.last.and_then(|last| serde_json::from_value::<RunResult>(last.data).ok());
     match (run.state, result) {
