@@ -69,6 +69,16 @@ pub(super) fn has_news(result: &RunResult) -> bool {
 /// Returns the line that is printed when a run has ended: how it ended, what it left, and how to learn what was
 /// refused.
 pub(super) fn ending(result: &RunResult) -> String {
+    format!("guard: {}", ending_of(result, "guard why @"))
+}
+
+/// The line that is printed in a conversation when a turn has ended.
+pub(super) fn turn_ending(result: &RunResult) -> String {
+    ending_of(result, "/why")
+}
+
+/// How a run ended and what it left. `why` is the command that explains refusals.
+fn ending_of(result: &RunResult, why: &str) -> String {
     let time = format!("{:.1} s", result.duration_ms as f64 / 1000.0);
     let refused = result.denials.first().filter(|_| result.error_kind == Some(ErrorKind::PolicyDenied));
     let how = match (&result.error, result.exit_code) {
@@ -113,9 +123,9 @@ pub(super) fn ending(result: &RunResult) -> String {
         ));
     }
     if !result.denials.is_empty() {
-        parts.push(format!("{} refused (guard why @)", result.denials.len()));
+        parts.push(format!("{} refused ({why})", result.denials.len()));
     }
-    terminal_text::one_line(&format!("guard: {}", parts.join(" · ")))
+    terminal_text::one_line(&parts.join(" · "))
 }
 
 #[cfg(test)]
@@ -150,6 +160,8 @@ mod tests {
             ending(&failed),
             "guard: exit code 3 after 3.2 s · 2 paths not committed on task/\u{fffd}[31mx · 2 refused (guard why @)"
         );
+        assert!(turn_ending(&failed).starts_with("exit code 3 after 3.2 s · "));
+        assert!(turn_ending(&failed).ends_with(" · 2 refused (/why)"));
         let limit = RunResult { error: Some("the time limit\nwas reached".to_string()), ..ok };
         assert_eq!(ending(&limit), "guard: the time limit was reached after 3.2 s");
     }
