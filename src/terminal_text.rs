@@ -47,13 +47,18 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len() + 16);
     for one in text.chars() {
-        match one {
-            '\t' => out.push('\t'),
-            one if is_unsafe(one) => out.extend(one.escape_default()),
-            one => out.push(one),
-        }
+        push_escaped(&mut out, one);
     }
     out.into()
+}
+
+/// Appends a character to a text. Escapes it if it is unsafe and not a tab.
+pub(crate) fn push_escaped(out: &mut String, character: char) {
+    match character {
+        '\t' => out.push('\t'),
+        one if is_unsafe(one) => out.extend(one.escape_default()),
+        one => out.push(one),
+    }
 }
 
 /// Shortens a text of more than `most` bytes to its beginning and end, with the number of omitted bytes between them.
