@@ -9,6 +9,8 @@ use super::exec_args::SandboxChoice;
 
 pub(crate) const CHAT_EXAMPLES: &str = "\
 Examples:
+  guard chat                                                  # talks at the terminal; /help lists the commands there
+  guard chat --session @                                      # goes on with the newest conversation
   guard chat --once 'add a dark mode toggle'                  # starts a conversation, and prints its id on standard error
   guard chat --once 'now add a test for it' --session @       # continues the newest conversation, in the same worktree
   guard chat --once - --session 4f3a9c21 < message.md         # the end of an id is enough; `-` reads standard input

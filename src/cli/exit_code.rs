@@ -38,6 +38,14 @@ pub const EXIT_CODES: &[ExitCodes] = &[
         ],
     ),
     (
+        "guard chat",
+        &[
+            ("0", "The user left the conversation, whatever came of its turns."),
+            ("2", "Bad usage, no terminal, or a conversation that does not exist or is in use."),
+            ("128 + N", "The signal N, other than Ctrl-C, ended the conversation."),
+        ],
+    ),
+    (
         "guard chat --once",
         &[
             ("0", "The agent answered."),

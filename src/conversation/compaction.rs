@@ -181,7 +181,7 @@ impl Conversation {
 
     /// Starts a compaction in the background if the conversation needs one, and none is running.
     pub(super) fn start_compaction(&mut self, executor: &Executor) {
-        if self.compaction.as_ref().is_some_and(|running| !running.has_ended()) {
+        if self.is_compacting() {
             return;
         }
         self.compaction = None;
@@ -196,6 +196,11 @@ impl Conversation {
         };
         let thread = std::thread::Builder::new().name("compaction".to_string()).spawn(work).ok();
         self.compaction = thread.map(|thread| RunningCompaction { cancel, has_ended, thread: Some(thread) });
+    }
+
+    /// Whether a compaction is running in the background.
+    pub fn is_compacting(&self) -> bool {
+        self.compaction.as_ref().is_some_and(|running| !running.has_ended())
     }
 
     /// Waits for the compaction in the background, at most for `limit` and until `cancel` is set.

@@ -1,3 +1,4 @@
+mod chat;
 mod check;
 mod demo;
 mod everyday;

@@ -1,6 +1,14 @@
 //! `guard chat`: turns of a conversation with an agent.
 
+mod editor;
+mod failed_turn;
+mod interactive;
+mod markdown;
 mod once;
+mod slash_commands;
+mod turn_signals;
+mod turn_view;
+mod work_commands;
 
 use std::io::Write;
 
@@ -21,7 +29,13 @@ impl From<ConversationError> for Failure {
 pub(super) fn run(args: &Chat, out: &mut dyn Write) -> Result<Exit, Failure> {
     match &args.once {
         Some(message) => once::run(args, message, out),
-        None => Err(Failure::usage("there is no message", "give one: guard chat --once 'MESSAGE'")),
+        None => {
+            // Before a conversation is created.
+            interactive::check_terminal()?;
+            let (conversation, executor) = (open_or_create(args)?, exec::executor()?);
+            let (store, is_new) = (conversations()?, args.session.is_none());
+            interactive::run(&store, conversation, is_new, &turn_options(args), &executor, out)
+        }
     }
 }
 

@@ -1,0 +1,415 @@
+//! `guard chat` at a terminal: asks for messages, shows what the agent does, and runs slash commands.
+//!
+//! Ctrl-C ends the turn and Ctrl-D the conversation. No error of a turn or a command ends the conversation, and every turn
+//! is stored before its end is shown.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+
+use super::editor::{ChatEditor, Input, is_dumb_terminal};
+use super::slash_commands::{self, COMMANDS, SlashCommand, Typed};
+use super::turn_signals::{TurnSignals, restore_terminal};
+use super::turn_view::{Tone, TurnView, format_line};
+use super::{failed_turn, work_commands};
+use crate::agent;
+use crate::agent_exec::{Cancel, Executor};
+use crate::cli::exit_code::Exit;
+use crate::cli::{Failure, stdout_colour, terminal_summary};
+use crate::conversation::{
+    Conversation, ConversationError, Conversations, FilesUndone, TurnOptions, TurnState,
+};
+use crate::terminal_text;
+use crate::transcript::runs_dir;
+
+/// The maximum length of a message in the list of turns, in characters.
+const LONGEST_EXCERPT: usize = 60;
+
+/// Fails unless a person can type messages and read the answers.
+pub(super) fn check_terminal() -> Result<(), Failure> {
+    let problem = match (io::stdin().is_terminal(), io::stdout().is_terminal()) {
+        (true, true) => return Ok(()),
+        (false, _) => "standard input is not a terminal",
+        (true, false) => "standard output is not a terminal",
+    };
+    Err(Failure::usage(
+        format!("{problem}, and an interactive conversation needs one"),
+        "send one message: guard chat --once 'MESSAGE', or guard chat --once - to read it from standard input",
+    ))
+}
+
+/// Talks with the agent until the user leaves. `is_new` is true if the conversation was created for this.
+pub(super) fn run(
+    store: &Conversations,
+    conversation: Conversation,
+    is_new: bool,
+    options: &TurnOptions,
+    executor: &Executor,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    // Before any other thread starts.
+    let signals = TurnSignals::start()?;
+    // Paths and slash commands refer to the directory in which the agent works.
+    std::env::set_current_dir(&conversation.record().settings.cd)?;
+    let models = agent::named(conversation.agent())
+        .map(|adapter| adapter.models.into_iter().flat_map(|(short, long)| [short, long]).collect());
+    let history =
+        runs_dir().map_or_else(|_| PathBuf::from("/dev/null"), |runs| runs.with_file_name("chat-history"));
+    let has_colour = stdout_colour();
+    let editor = ChatEditor::new(history, models.unwrap_or_default(), has_colour)?;
+    let applied = Vec::new();
+    let mut chat =
+        Chat { conversation, is_new, applied, options, executor, signals, editor, has_colour, out };
+    chat.greet()?;
+    let left = chat.talk();
+    chat.leave(store);
+    left
+}
+
+struct Chat<'c> {
+    conversation: Conversation,
+    /// Whether the conversation began with this command.
+    is_new: bool,
+    /// The ids of the runs whose work the user has taken over.
+    applied: Vec<String>,
+    options: &'c TurnOptions,
+    executor: &'c Executor,
+    signals: TurnSignals,
+    editor: ChatEditor,
+    has_colour: bool,
+    out: &'c mut dyn Write,
+}
+
+/// Whether the conversation goes on.
+enum Next {
+    Ask,
+    Leave,
+}
+
+impl Chat<'_> {
+    fn greet(&mut self) -> io::Result<()> {
+        let settings = &self.conversation.record().settings;
+        let model = self.conversation.model().map(|model| format!(" ({model})")).unwrap_or_default();
+        let place = settings.cd.display().to_string();
+        let title = match self.conversation.turns().len() {
+            0 => format!("conversation {}", self.conversation.short_id()),
+            1 => format!(
+                "conversation {}, 1 turn: {}",
+                self.conversation.short_id(),
+                self.conversation.title()
+            ),
+            turns => {
+                format!(
+                    "conversation {}, {turns} turns: {}",
+                    self.conversation.short_id(),
+                    self.conversation.title()
+                )
+            }
+        };
+        let line = format!("guard: {}{model} · {place} · {title}", self.conversation.agent());
+        self.remark(&line)?;
+        self.remark("/help lists the commands, Ctrl-C ends a turn, Ctrl-D leaves")
+    }
+
+    /// Asks for messages and commands until the user leaves, or a signal asks guard to end.
+    fn talk(&mut self) -> Result<Exit, Failure> {
+        let mut interrupts = 0;
+        loop {
+            self.out.flush()?;
+            self.signals.set_farewell(self.farewell());
+            let text = match self.editor.read(&prompt(&self.conversation))? {
+                Input::End => return Ok(Exit::Success),
+                Input::Interrupt => {
+                    interrupts += 1;
+                    if interrupts > 1 {
+                        self.remark("Ctrl-D or /quit leaves")?;
+                    }
+                    continue;
+                }
+                Input::Text(text) => text,
+            };
+            interrupts = 0;
+            let typed = slash_commands::parse(&text);
+            if !matches!(typed, Ok(Typed::Nothing)) {
+                self.editor.remember(text.trim());
+            }
+            let next = match typed {
+                Ok(Typed::Nothing) => Next::Ask,
+                Ok(Typed::Message(message)) => self.turn(&message)?,
+                Ok(Typed::Command(command)) => self.command(command)?,
+                Err(error) => {
+                    self.problem(&error.to_string(), &error.hint())?;
+                    Next::Ask
+                }
+            };
+            if let Some(signal) = self.signals.ended_by() {
+                return Ok(Exit::Code(u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)));
+            }
+            if matches!(next, Next::Leave) {
+                return Ok(Exit::Success);
+            }
+        }
+    }
+
+    /// Sends a message, and shows the turn until it ends.
+    fn turn(&mut self, message: &str) -> io::Result<Next> {
+        self.out.flush()?;
+        let cancel = Cancel::default();
+        let mut view = TurnView::start(self.has_colour, !is_dumb_terminal());
+        let (conversation, options, executor) = (&mut self.conversation, self.options, self.executor);
+        let mut seen: Vec<String> = Vec::new();
+        let result = self.signals.during(&cancel, || {
+            let result = conversation.run_turn(message, options, executor, &cancel, &mut |event| {
+                if event.event_type == crate::transcript::EventType::ExecNote {
+                    seen.push(event.message.clone());
+                }
+                view.show(event);
+            });
+            // What the answer did not stream; not for an error, whose text is shown below.
+            let answer = if result.exec.run.success { result.exec.run.result.as_str() } else { "" };
+            view.finish(answer);
+            result
+        });
+        for note in result.notes.iter().filter(|note| !seen.contains(note)) {
+            self.remark(&format!("note: {note}"))?;
+        }
+        let mut run = result.exec.run;
+        let failure = failed_turn::describe(&run, &self.conversation.short_id());
+        for (number, line) in failure.iter().enumerate() {
+            self.line(if number == 0 { Tone::Problem } else { Tone::Remark }, line)?;
+        }
+        if result.turn.state == TurnState::Cancelled {
+            run.error = Some("cancelled".to_string());
+        } else if !failure.is_empty() {
+            run.error = Some("failed".to_string());
+        }
+        self.remark(&terminal_summary::turn_ending(&run))?;
+        if self.conversation.is_compacting() {
+            self.remark("guard summarises the older messages in the background")?;
+        }
+        Ok(Next::Ask)
+    }
+
+    /// Runs a slash command.
+    fn command(&mut self, command: SlashCommand) -> io::Result<Next> {
+        match command {
+            SlashCommand::Quit => return Ok(Next::Leave),
+            SlashCommand::Help => self.help()?,
+            SlashCommand::History => self.list_turns()?,
+            SlashCommand::Undo => self.undo()?,
+            SlashCommand::Clear => {
+                let cleared = self.conversation.clear();
+                self.report(cleared, |()| {
+                    "the agent starts anew with the next message; the files stay".to_string()
+                })?;
+            }
+            SlashCommand::Compact => self.compact()?,
+            SlashCommand::Model(None) => {
+                let model = self.conversation.model().unwrap_or_else(|| "the agent's default".to_string());
+                self.remark(&format!("model: {model}"))?;
+            }
+            SlashCommand::Model(Some(name)) => {
+                let set = self.conversation.set_model(Some(name).filter(|name| name != "default"));
+                let model = self.conversation.model().unwrap_or_else(|| "the agent's default".to_string());
+                self.report(set, |()| format!("model: {model}, from the next message on"))?;
+            }
+            SlashCommand::Fork(turn) => self.fork(turn.map(std::num::NonZeroUsize::get))?,
+            SlashCommand::Diff { is_whole, arguments } => {
+                let shown = work_commands::diff(&self.conversation, is_whole, &arguments, self.out);
+                self.report_failure(shown)?;
+            }
+            SlashCommand::Apply(arguments) => {
+                let applied =
+                    work_commands::apply(&self.conversation, &mut self.applied, &arguments, self.out);
+                self.report_failure(applied)?;
+            }
+            SlashCommand::Why(arguments) => {
+                let explained = work_commands::why(&self.conversation, &arguments, self.out);
+                self.report_failure(explained)?;
+            }
+        }
+        Ok(Next::Ask)
+    }
+
+    fn help(&mut self) -> io::Result<()> {
+        for entry in &COMMANDS {
+            let usage = format!("{} {}", entry.name, entry.arguments);
+            writeln!(self.out, "  {usage:<34} {}", entry.description)?;
+        }
+        writeln!(
+            self.out,
+            "\n  Enter sends; \\ and Enter, or Alt-Enter, begins another line; Tab completes commands and paths; ↑ brings\n  \
+             earlier messages back, Ctrl-R searches them. Put a space before a message that begins with a slash."
+        )
+    }
+
+    fn list_turns(&mut self) -> io::Result<()> {
+        if self.conversation.turns().is_empty() {
+            return self.remark("there are no turns yet");
+        }
+        for turn in self.conversation.turns() {
+            let message = terminal_text::one_line(&turn.user);
+            let mut excerpt: String = message.chars().take(LONGEST_EXCERPT).collect();
+            if excerpt.len() < message.len() {
+                excerpt.push('…');
+            }
+            let refused =
+                if turn.denials > 0 { format!(" · {} refused", turn.denials) } else { String::new() };
+            let seconds = turn.duration_ms as f64 / 1000.0;
+            writeln!(
+                self.out,
+                "{:>3}  {:<11} {seconds:>6.1} s  {excerpt}{refused}",
+                turn.number,
+                turn.state.name()
+            )?;
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self) -> io::Result<()> {
+        let undone = self.conversation.undo_turn();
+        self.report(undone, |undone| {
+            let files = match &undone.files {
+                FilesUndone::MovedBack { saved } => {
+                    format!("the files are as before it (saved: guard restore {saved})")
+                }
+                FilesUndone::Unchanged => "it had left no files".to_string(),
+                FilesUndone::NotPossible { reason } => format!("but its files stay: {reason}"),
+            };
+            format!("turn {} is undone; {files}", undone.turn)
+        })
+    }
+
+    fn compact(&mut self) -> io::Result<()> {
+        let cancel = Cancel::default();
+        let view = TurnView::start(self.has_colour, !is_dumb_terminal());
+        let (conversation, executor) = (&mut self.conversation, self.executor);
+        let compacted = self.signals.during(&cancel, || {
+            let compacted = conversation.compact_now(executor, &cancel);
+            view.finish("");
+            compacted
+        });
+        let now = context(&self.conversation);
+        self.report(compacted, |_| {
+            format!("the older messages are summarised; the next prompt has {now} tokens")
+        })
+    }
+
+    fn fork(&mut self, turn: Option<usize>) -> io::Result<()> {
+        let old = self.conversation.short_id();
+        let forked = self.conversation.fork(turn);
+        let forked = match forked {
+            Ok(forked) => {
+                self.conversation = forked;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        let (new, turns) = (self.conversation.short_id(), self.conversation.turns().len());
+        self.report(forked, |()| {
+            format!(
+                "you are in the copy {new} now, after turn {turns}; the original: guard chat --session {old}"
+            )
+        })
+    }
+
+    /// Shows how a command of the conversation ended.
+    fn report<T>(
+        &mut self,
+        result: Result<T, ConversationError>,
+        success: impl FnOnce(T) -> String,
+    ) -> io::Result<()> {
+        match result {
+            Ok(value) => self.remark(&success(value)),
+            Err(error) => self.problem(&error.to_string(), error.hint()),
+        }
+    }
+
+    /// Shows why a command of guard failed.
+    fn report_failure(&mut self, result: Result<(), Failure>) -> io::Result<()> {
+        self.out.flush()?;
+        match result {
+            Ok(()) => Ok(()),
+            Err(Failure::Usage { message, hint }) => self.problem(&message, &hint),
+            Err(other) => self.problem(&other.render(), "/help lists the commands"),
+        }
+    }
+
+    fn remark(&mut self, text: &str) -> io::Result<()> {
+        self.line(Tone::Remark, text)
+    }
+
+    fn problem(&mut self, message: &str, hint: &str) -> io::Result<()> {
+        self.line(Tone::Problem, message)?;
+        self.remark(&format!("  hint: {hint}"))
+    }
+
+    fn line(&mut self, tone: Tone, text: &str) -> io::Result<()> {
+        self.out.write_all(format_line(tone, text, self.has_colour, None).as_bytes())?;
+        self.out.flush()
+    }
+
+    fn farewell(&self) -> String {
+        if self.conversation.record().turns.is_empty() {
+            return String::new();
+        }
+        format!("come back: guard chat --session {}\n", self.conversation.short_id())
+    }
+
+    /// Says how to come back. A new conversation without a message is not kept.
+    fn leave(mut self, store: &Conversations) {
+        restore_terminal();
+        let farewell = self.farewell();
+        if !farewell.is_empty() {
+            let _ = self.remark(farewell.trim_end());
+        }
+        let (id, is_unused) = (self.conversation.id().to_string(), self.is_new && farewell.is_empty());
+        drop(self.conversation);
+        if is_unused {
+            let _ = store.delete(&id);
+        }
+    }
+}
+
+/// The prompt: the agent, and how much of its context the conversation uses.
+fn prompt(conversation: &Conversation) -> String {
+    format!("{} · {} › ", conversation.agent(), context(conversation))
+}
+
+/// The estimated size of the conversation and its limit, in tokens.
+fn context(conversation: &Conversation) -> String {
+    let used = conversation.context_use();
+    format!("{}/{}", tokens(used.estimated_tokens), tokens(used.limit))
+}
+
+/// A number of tokens with at most two digits: `850`, `3.2k`, `16k`, `1M`.
+fn tokens(number: usize) -> String {
+    match number {
+        0..1_000 => number.to_string(),
+        1_000..9_950 => format!("{:.1}k", number as f64 / 1e3).replace(".0k", "k"),
+        9_950..999_500 => format!("{:.0}k", number as f64 / 1e3),
+        _ => format!("{:.1}M", number as f64 / 1e6).replace(".0M", "M"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_counts_are_short() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1k"),
+            (3_249, "3.2k"),
+            (9_960, "10k"),
+            (16_000, "16k"),
+            (999_499, "999k"),
+            (1_000_000, "1M"),
+            (1_048_576, "1M"),
+            (2_500_000, "2.5M"),
+        ] {
+            assert_eq!(tokens(number), text);
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! Renders an agent's Markdown for a terminal while it arrives: headings, emphasis, code, lists and quotes.
+//!
+//! The text is untrusted. Every character goes through [`terminal_text::push_escaped`], and the only control sequences in
+//! the output are the styles below. A style never reaches beyond its line.
+//!
+//! Nothing that was printed is ever taken back. Text whose meaning depends on what follows, such as the text after `**`,
+//! waits until its end has arrived, for at most [`WINDOW`] characters. What is printed depends only on the text, never on
+//! how it was split into pieces. Without styles the text stays as the agent wrote it.
+
+use crate::terminal_text;
+
+const RESET: &str = "\x1b[m";
+const BOLD: &str = "\x1b[1m";
+const DIM: &str = "\x1b[2m";
+const ITALIC: &str = "\x1b[3m";
+const CODE: &str = "\x1b[36m";
+
+/// How many characters may wait for the end of an emphasis, a code span or a line with a fence. If none of them ends it,
+/// the text is printed as it is.
+const WINDOW: usize = 240;
+/// The maximum indentation of a line that may begin with a marker, in bytes.
+const DEEPEST: usize = 24;
+/// The minimum length of the marks that begin and end a block of code.
+const SHORTEST_FENCE: usize = 3;
+
+/// Where in a line the next character is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    LineStart,
+    InLine,
+}
+
+/// The marks that began a block of code.
+#[derive(Debug, Clone, Copy)]
+struct Fence {
+    mark: char,
+    length: usize,
+}
+
+/// What the beginning of a text is.
+#[derive(Debug, PartialEq, Eq)]
+enum Span {
+    /// More text is needed to tell.
+    Unknown,
+    /// Marks without a meaning: so many bytes of plain text.
+    Plain(usize),
+    /// A span with marks of this length at both ends. Lengths are in bytes.
+    Marked { marks: usize, content: usize },
+}
+
+/// The renderer, with the text that it has not printed yet.
+pub(super) struct Markdown {
+    has_styles: bool,
+    place: Place,
+    fence: Option<Fence>,
+    /// The styles in force, outermost first.
+    styles: Vec<&'static str>,
+    /// The character before the next one in the same line.
+    before: Option<char>,
+    pending: String,
+    out: String,
+}
+
+impl Markdown {
+    pub(super) fn new(has_styles: bool) -> Self {
+        Self {
+            has_styles,
+            place: Place::LineStart,
+            fence: None,
+            styles: Vec::new(),
+            before: None,
+            pending: String::new(),
+            out: String::new(),
+        }
+    }
+
+    /// Takes the next piece of text, and returns what can be printed.
+    pub(super) fn push(&mut self, piece: &str) -> String {
+        self.pending.push_str(piece);
+        self.render(false);
+        std::mem::take(&mut self.out)
+    }
+
+    /// Ends the text: returns the rest of it, with a line end, and starts anew.
+    pub(super) fn finish(&mut self) -> String {
+        self.render(true);
+        if self.place == Place::InLine {
+            self.end_line();
+        }
+        self.fence = None;
+        std::mem::take(&mut self.out)
+    }
+
+    fn render(&mut self, is_end: bool) {
+        let pending = std::mem::take(&mut self.pending);
+        let mut at = 0;
+        while at < pending.len() {
+            let rest = &pending[at..];
+            let taken = match (self.place, self.fence) {
+                _ if !self.has_styles => self.plain(rest, is_end),
+                (Place::LineStart, None) => self.line_start(rest, is_end),
+                (Place::LineStart, Some(fence)) => self.code_line_start(rest, fence, is_end),
+                (Place::InLine, None) => self.in_line(rest, is_end),
+                (Place::InLine, Some(_)) => self.plain(rest, is_end),
+            };
+            match taken {
+                Some(bytes) => at += bytes,
+                None => break,
+            }
+        }
+        self.pending = pending[at..].to_string();
+    }
+
+    // --- the beginning of a line ---
+
+    /// Handles the marker at the beginning of a line. Returns how many bytes it took, or `None` if it needs more text.
+    fn line_start(&mut self, rest: &str, is_end: bool) -> Option<usize> {
+        let indent = rest.len() - rest.trim_start_matches([' ', '\t']).len();
+        let body = &rest[indent..];
+        let Some(first) = body.chars().next().filter(|_| indent <= DEEPEST) else {
+            let is_known = is_end || indent > DEEPEST;
+            return is_known.then(|| self.begin_line(&rest[..indent], indent));
+        };
+        let run = run_length(body, first);
+        let after = body[run..].chars().next();
+        if after.is_none() && !is_end && run <= WINDOW && "#`~-*+>".contains(first) {
+            return None;
+        }
+        let is_blank = matches!(after, Some(' ' | '\t'));
+        match first {
+            '#' if run <= 6 && is_blank => {
+                self.begin_line(&rest[..indent], indent);
+                self.enter(BOLD);
+                Some(indent + run + 1)
+            }
+            '-' | '*' | '+' if run == 1 && is_blank => {
+                self.begin_line(&rest[..indent], indent);
+                self.text("• ");
+                Some(indent + 2)
+            }
+            '>' => {
+                self.begin_line(&rest[..indent], indent);
+                self.enter(DIM);
+                self.text("│ ");
+                self.leave();
+                Some(indent + 1 + usize::from(body[1..].starts_with(' ')))
+            }
+            '`' | '~' if run >= SHORTEST_FENCE => match fence_line(body, run, first, is_end)? {
+                Some(length) => {
+                    self.begin_line(&rest[..indent], indent);
+                    self.enter(DIM);
+                    self.text(&body[..length]);
+                    self.fence = Some(Fence { mark: first, length: run });
+                    Some(indent + length)
+                }
+                None => Some(self.begin_line(&rest[..indent], indent)),
+            },
+            _ => Some(self.begin_line(&rest[..indent], indent)),
+        }
+    }
+
+    /// Handles the beginning of a line in a block of code: the marks that end the block, or code.
+    fn code_line_start(&mut self, rest: &str, fence: Fence, is_end: bool) -> Option<usize> {
+        let indent = rest.len() - rest.trim_start_matches([' ', '\t']).len();
+        let run = run_length(&rest[indent..], fence.mark);
+        let blank = rest[indent + run..].len() - rest[indent + run..].trim_start_matches([' ', '\t']).len();
+        let length = indent + run + blank;
+        let is_whole = rest.len() > length || is_end;
+        if !is_whole && length <= WINDOW {
+            return None;
+        }
+        let ends_line = rest[length..].is_empty() || rest[length..].starts_with(['\n', '\r']);
+        self.place = Place::InLine;
+        if run >= fence.length && indent <= DEEPEST && length <= WINDOW && ends_line {
+            self.fence = None;
+            self.enter(DIM);
+            self.text(&rest[..length]);
+            return Some(length);
+        }
+        self.enter(CODE);
+        Some(0)
+    }
+
+    /// Leaves the beginning of a line. Prints the indentation and returns its length.
+    fn begin_line(&mut self, indentation: &str, taken: usize) -> usize {
+        self.place = Place::InLine;
+        self.text(indentation);
+        taken
+    }
+
+    // --- inside a line ---
+
+    fn in_line(&mut self, rest: &str, is_end: bool) -> Option<usize> {
+        let first = rest.chars().next()?;
+        match first {
+            '*' | '_' | '`' => match span(rest, self.before, is_end) {
+                Span::Unknown => None,
+                Span::Plain(length) => {
+                    self.text(&rest[..length]);
+                    Some(length)
+                }
+                Span::Marked { marks, content } => {
+                    self.marked(first, marks, &rest[marks..marks + content]);
+                    Some(marks + content + marks)
+                }
+            },
+            '\\' => {
+                let after = rest[1..].chars().next();
+                if after.is_none() && !is_end {
+                    return None;
+                }
+                let is_escape = after.is_some_and(|after| after.is_ascii_punctuation());
+                self.text(if is_escape { &rest[1..2] } else { "\\" });
+                Some(if is_escape { 2 } else { 1 })
+            }
+            _ => self.plain(rest, is_end),
+        }
+    }
+
+    /// Prints text without a meaning up to the next character that may have one.
+    fn plain(&mut self, rest: &str, is_end: bool) -> Option<usize> {
+        let is_special = |one: char| {
+            matches!(one, '\n' | '\r')
+                || (self.has_styles && self.fence.is_none() && matches!(one, '*' | '_' | '`' | '\\'))
+        };
+        let length = rest.find(is_special).unwrap_or(rest.len());
+        if length > 0 {
+            self.place = Place::InLine;
+            self.text(&rest[..length]);
+            return Some(length);
+        }
+        if rest.starts_with('\n') {
+            self.end_line();
+            return Some(1);
+        }
+        // A carriage return is part of a line end, or a control character.
+        match rest.as_bytes().get(1) {
+            None if !is_end => None,
+            Some(b'\n') => {
+                self.end_line();
+                Some(2)
+            }
+            _ => {
+                self.place = Place::InLine;
+                self.text("\r");
+                Some(1)
+            }
+        }
+    }
+
+    /// Prints a span with the style of its marks.
+    fn marked(&mut self, mark: char, marks: usize, content: &str) {
+        let styles: &[&'static str] = match (mark, marks) {
+            ('`', _) => &[CODE],
+            (_, 1) => &[ITALIC],
+            (_, 2) => &[BOLD],
+            _ => &[BOLD, ITALIC],
+        };
+        for style in styles {
+            self.enter(style);
+        }
+        if mark == '`' {
+            let inner = content.strip_prefix(' ').and_then(|inner| inner.strip_suffix(' '));
+            self.text(inner.filter(|inner| !inner.trim().is_empty()).unwrap_or(content));
+        } else {
+            self.before = Some(mark);
+            let mut at = 0;
+            while at < content.len() {
+                at += self.in_line(&content[at..], true).unwrap_or(content.len() - at);
+            }
+        }
+        for _ in styles {
+            self.leave();
+        }
+        self.before = Some(mark);
+    }
+
+    // --- output ---
+
+    fn text(&mut self, text: &str) {
+        for character in text.chars() {
+            terminal_text::push_escaped(&mut self.out, character);
+        }
+        self.before = text.chars().next_back().or(self.before);
+    }
+
+    fn enter(&mut self, style: &'static str) {
+        self.styles.push(style);
+        self.out.push_str(style);
+    }
+
+    /// Ends the innermost style.
+    fn leave(&mut self) {
+        if self.styles.pop().is_some() {
+            self.out.push_str(RESET);
+            self.out.extend(self.styles.iter().copied());
+        }
+    }
+
+    fn end_line(&mut self) {
+        if !self.styles.is_empty() {
+            self.styles.clear();
+            self.out.push_str(RESET);
+        }
+        self.out.push('\n');
+        self.place = Place::LineStart;
+        self.before = None;
+    }
+}
+
+/// The length in bytes of the run of this character, an ASCII character, at the beginning of a text.
+fn run_length(text: &str, mark: char) -> usize {
+    text.len() - text.trim_start_matches(mark).len()
+}
+
+/// What ends the part of a text that may be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Edge {
+    /// Nothing yet: more text may follow.
+    Open,
+    /// The limit of [`WINDOW`] characters.
+    Full,
+    /// The end of the line or of the text.
+    LineEnd,
+}
+
+/// The part of a text that may be looked at: [`WINDOW`] characters, at most one line.
+fn window(text: &str, is_end: bool) -> (&str, Edge) {
+    let limit = text.char_indices().nth(WINDOW).map(|(at, _)| at);
+    let visible = &text[..limit.unwrap_or(text.len())];
+    match (visible.find('\n'), limit) {
+        (Some(line_end), _) => (&visible[..line_end], Edge::LineEnd),
+        (None, Some(_)) => (visible, Edge::Full),
+        (None, None) => (visible, if is_end { Edge::LineEnd } else { Edge::Open }),
+    }
+}
+
+/// Whether a line that begins with at least three marks begins a block of code. Returns `None` if more text is needed, and
+/// otherwise the length of the line, if it does.
+fn fence_line(body: &str, run: usize, mark: char, is_end: bool) -> Option<Option<usize>> {
+    let (line, edge) = window(body, is_end);
+    let is_fence = match edge {
+        Edge::Open => return None,
+        Edge::Full => false,
+        Edge::LineEnd => mark != '`' || !line[run..].contains('`'),
+    };
+    Some(is_fence.then(|| line.trim_end_matches('\r').len()))
+}
+
+/// What the marks at the beginning of a text are: the beginning of a span, or plain text.
+fn span(text: &str, before: Option<char>, is_end: bool) -> Span {
+    let (line, edge) = window(text, is_end);
+    let Some(mark) = line.chars().next() else { return Span::Unknown };
+    let marks = run_length(line, mark);
+    let after = line[marks..].chars().next();
+    let is_inside_word = mark == '_' && before.is_some_and(char::is_alphanumeric);
+    let is_plain = mark != '`' && (marks > 3 || is_inside_word || after.is_some_and(char::is_whitespace));
+    match closing_run(line, marks, mark, edge) {
+        _ if is_plain && after.is_some() => Span::Plain(marks),
+        Closing::After(content) => Span::Marked { marks, content },
+        Closing::Missing => Span::Plain(marks),
+        Closing::Unknown => Span::Unknown,
+    }
+}
+
+/// Where the marks are that end a span.
+enum Closing {
+    /// After this many bytes of content.
+    After(usize),
+    Missing,
+    /// More text is needed to tell.
+    Unknown,
+}
+
+/// Finds the run of marks that ends the span at the beginning of a line.
+fn closing_run(line: &str, marks: usize, mark: char, edge: Edge) -> Closing {
+    let mut at = marks;
+    while let Some(next) = line[at..].chars().next() {
+        let rest = &line[at..];
+        let is_escape = next == '\\' && rest[1..].starts_with(|after: char| after.is_ascii_punctuation());
+        at += match next {
+            _ if next == mark => {
+                let run = run_length(rest, mark);
+                let after = rest[run..].chars().next();
+                if run == marks && may_close(mark, line[..at].chars().next_back(), after) {
+                    return match edge {
+                        // The run may be longer than what is visible of it.
+                        Edge::Open if after.is_none() => Closing::Unknown,
+                        Edge::Full if after.is_none() => Closing::Missing,
+                        _ => Closing::After(at - marks),
+                    };
+                }
+                run
+            }
+            '`' if mark != '`' => {
+                let run = run_length(rest, '`');
+                match closing_run(rest, run, '`', edge) {
+                    Closing::After(content) => run + content + run,
+                    Closing::Missing => run,
+                    Closing::Unknown => return Closing::Unknown,
+                }
+            }
+            _ if mark != '`' && is_escape => 2,
+            _ => next.len_utf8(),
+        };
+    }
+    if edge == Edge::Open { Closing::Unknown } else { Closing::Missing }
+}
+
+/// Whether marks between these two characters may end a span.
+fn may_close(mark: char, before: Option<char>, after: Option<char>) -> bool {
+    let is_after_text = before.is_some_and(|one| !one.is_whitespace());
+    let is_inside_word = mark == '_' && after.is_some_and(char::is_alphanumeric);
+    mark == '`' || (is_after_text && !is_inside_word)
+}
+
+#[cfg(test)]
+#[path = "markdown_tests.rs"]
+mod tests;

@@ -1,0 +1,116 @@
+//! `/diff`, `/apply` and `/why`: `guard diff`, `guard apply` and `guard why` about the runs of a conversation.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+use crate::cli::args::Command;
+use crate::cli::exit_code::Exit;
+use crate::cli::log::store;
+use crate::cli::{Failure, apply, diff, parse, why};
+use crate::conversation::Conversation;
+use crate::workspace::{Record, State};
+
+/// A run of the conversation whose worktree still exists.
+struct OpenRun {
+    id: String,
+    directory: PathBuf,
+    worktree: PathBuf,
+}
+
+/// The runs of the conversation that worked in its present worktree, oldest first.
+fn open_runs(conversation: &Conversation) -> Result<Vec<OpenRun>, Failure> {
+    let store = store()?;
+    let ids = conversation.record().turns.iter().map(|turn| &turn.run_id).filter(|id| !id.is_empty());
+    let mut runs: Vec<OpenRun> = ids.filter_map(|id| open_run(id, store.folder().join(id))).collect();
+    let newest = runs.last().map(|run| run.worktree.clone());
+    runs.retain(|run| Some(&run.worktree) == newest.as_ref());
+    if runs.is_empty() {
+        return Err(Failure::usage(
+            "no turn has left changes in a worktree",
+            "in a git repository the agent works in a worktree of its own; without changes guard removes it",
+        ));
+    }
+    Ok(runs)
+}
+
+fn open_run(id: &str, directory: PathBuf) -> Option<OpenRun> {
+    let record = Record::read(&directory).ok()?;
+    let is_open = record.state != State::Removed;
+    is_open.then(|| OpenRun { id: id.to_string(), directory, worktree: record.worktree })
+}
+
+/// Shows the work of the last turn, or of all turns.
+pub(super) fn diff(
+    conversation: &Conversation,
+    is_whole: bool,
+    arguments: &[String],
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let runs = open_runs(conversation)?;
+    let run = if is_whole { runs.first() } else { runs.last() };
+    let run = run.map(|run| run.id.as_str()).unwrap_or_default();
+    if let Some(Command::Diff(parsed)) = parsed("diff", Some(run), arguments) {
+        diff::run(&parsed, out)?;
+    }
+    Ok(())
+}
+
+/// Brings the work of all turns into the user's branch. The worktree stays, so that the conversation can go on. `applied`
+/// holds the ids of the runs whose work was applied before.
+pub(super) fn apply(
+    conversation: &Conversation,
+    applied: &mut Vec<String>,
+    arguments: &[String],
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let mut runs = open_runs(conversation)?;
+    let all: Vec<String> = runs.iter().map(|run| run.id.clone()).collect();
+    // The oldest run whose work is new begins at the commit from which the user counts; the last one finds nothing new.
+    let first = runs.iter().position(|run| !applied.contains(&run.id)).unwrap_or(runs.len() - 1);
+    let later = runs.split_off(first + 1);
+    let Some(run) = runs.pop() else { return Ok(()) };
+    if let Some(Command::Apply(mut parsed)) = parsed("apply", Some(&run.id), arguments) {
+        parsed.keep = true;
+        let is_dry_run = parsed.dry_run;
+        let later: Vec<PathBuf> = later.into_iter().map(|run| run.directory).collect();
+        if apply::run_with(&parsed, &later, out)? == Exit::Success && !is_dry_run {
+            *applied = all;
+        }
+    }
+    Ok(())
+}
+
+/// Explains what the last turn was refused, or what the arguments ask for.
+pub(super) fn why(
+    conversation: &Conversation,
+    arguments: &[String],
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let last = conversation.record().turns.iter().rev().find(|turn| !turn.run_id.is_empty());
+    let is_question = arguments.first().is_some_and(|first| first.starts_with('-'));
+    let run = last.map(|turn| turn.run_id.as_str()).filter(|_| !is_question);
+    if run.is_none() && !is_question {
+        return Err(Failure::usage(
+            "no turn has been refused anything yet",
+            "`/why -- COMMAND` asks about a command",
+        ));
+    }
+    if let Some(Command::Why(parsed)) = parsed("why", run, arguments) {
+        why::run(&parsed, out)?;
+    }
+    Ok(())
+}
+
+/// Parses the arguments of a command as the command line does. Prints what is wrong with them, or the help that they ask
+/// for.
+fn parsed(command: &str, run: Option<&str>, arguments: &[String]) -> Option<Command> {
+    let words = ["guard", command].into_iter().chain(run).chain(arguments.iter().map(String::as_str));
+    match parse(words.map(OsString::from)) {
+        Ok(cli) => Some(cli.command),
+        Err(error) => {
+            let _ = error.print();
+            None
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! `guard chat` at a real terminal, with an agent that does what the message says.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use crate::agent_exec::scripted;
+use crate::support::{Terminal, TestEnvironment, guard_program, one_environment};
+
+/// Speaks like the Gemini CLI. The words of the message say what it does.
+const AGENT: &str = r##"#!/bin/bash
+for word in "$@"; do
+  case "$before" in --session-id | --resume) session=$word ;; --model) model=$word ;; esac
+  case "$word" in --prompt=*) prompt=${word#--prompt=} ;; esac
+  before=$word
+done
+message=${prompt##*## Current Message}
+read -r verb object <<<"$(tr -s '\n' ' ' <<<"$message")"
+line() { printf '%s\n' "$1"; }
+say() { line "{\"type\":\"message\",\"role\":\"assistant\",\"content\":\"$1\",\"delta\":true}"; }
+tool() { line "{\"type\":\"tool_use\",\"tool_name\":\"$1\",\"tool_id\":\"t\",\"parameters\":{\"command\":\"$2\"}}"; }
+line "{\"type\":\"init\",\"session_id\":\"$session\"}"
+line '{"type":"message","role":"user","content":"never shown"}'
+case "$verb" in
+write)
+  tool write_file "$object"
+  echo text >"$object"; git add "$object"; git commit -qm "Add $object"
+  say "I wrote **${object%.txt}"; say ".txt** to the branch.\\n" ;;
+push) tool run_shell_command "git push"; git push 2>/dev/null; say "I could not push.\\n" ;;
+sleep) tool run_shell_command "sleep 60"; sleep 60; say "I woke up.\\n" ;;
+model) say "My model is $model.\\n" ;;
+list) say "# Title\\n- first\\n- \`second\`\\n\`\`\`sh\\nls **x**\\n\`\`\`\\n" ;;
+lines) say "I got $(wc -l <<<"$message") lines and $(wc -w <<<"$message") words.\\n" ;;
+hostile) say "\\u001b[2J\\u001b]2;owned\\u0007\\u202eevil\\u009b31m answer\\n" ;;
+break) line '{"type":"result","status":"error","error":{"message":"the model is \u001b[31mtired"}}'; exit 1 ;;
+*) say "I heard $verb.\\n" ;;
+esac
+printf '{"type":"result","status":"success","stats":{}}\n'
+"##;
+
+/// Installs the agent, and returns the words that start a conversation with it.
+fn chat_command(environment: &TestEnvironment) -> String {
+    environment.run_outside("cd repository && git config user.name n && git config user.email e");
+    let agent = scripted::agent(environment, "chatty", AGENT);
+    format!("$GUARD chat --policy {} -- {}", scripted::policy(environment).display(), agent.display())
+}
+
+/// A conversation in the repository of the environment, at its first prompt.
+fn conversation<'e>(environment: &'e TestEnvironment) -> Option<Terminal<'e>> {
+    let command = chat_command(environment);
+    let terminal = Terminal::open(environment)?;
+    terminal.types(&format!("cd ../repository; clear; {command}"));
+    terminal.shows("gemini · 0/");
+    Some(terminal)
+}
+
+/// Waits until the last line of the screen is an empty prompt, and there are more prompts than these. Returns how many.
+fn wait_for_prompt(terminal: &Terminal<'_>, before: usize) -> usize {
+    let count = |screen: &str| screen.matches('›').count();
+    let screen =
+        terminal.waits_for("a prompt", |screen| screen.trim_end().ends_with('›') && count(screen) > before);
+    // The prompt is drawn when the line editor has the terminal.
+    count(&screen)
+}
+
+/// Records every byte that the terminal gets.
+fn record_bytes(environment: &TestEnvironment, terminal: &Terminal<'_>) -> PathBuf {
+    let file = environment.temporary_directory().join("bytes");
+    terminal.tmux(&["pipe-pane", "-o", &format!("cat > {}", file.display())]);
+    file
+}
+
+/// The user lets the agent work for several turns, looks at the work and takes it over, takes a turn back, changes the
+/// model, goes on in a copy, and leaves.
+#[test]
+fn the_user_talks_and_takes_the_work_over() {
+    let environment = one_environment();
+    let Some(terminal) = conversation(&environment) else { return };
+    terminal.types("write one.txt");
+    let screen = terminal.shows("· 1 commit on task/");
+    for text in ["● write_file: one.txt", "I wrote one.txt to the branch.", "ok in "] {
+        assert!(screen.contains(text), "{text:?} is missing:\n{screen}");
+    }
+    assert!(!screen.contains("never shown") && !screen.contains("**"), "{screen}");
+    terminal.types("push");
+    let screen = terminal.shows("1 refused (/why)");
+    assert!(
+        screen.contains("✗ refused: git push (rule ") && screen.contains("I could not push."),
+        "{screen}"
+    );
+    terminal.types("/why");
+    terminal.shows("always:  guard allow");
+    terminal.types("write two.txt");
+    terminal.shows("I wrote two.txt");
+    terminal.types("/diff --stat");
+    let screen = terminal.shows("1 commit, everything is committed");
+    assert!(!screen.contains("one.txt |"), "{screen}");
+    terminal.types("/diff all --stat");
+    let screen = terminal.shows("2 commits, everything is committed");
+    assert!(screen.contains("one.txt |") && screen.contains("two.txt |"), "{screen}");
+    terminal.types("/apply");
+    terminal.shows("to main as a fast-forward: 2 commits, 2 files");
+    assert_eq!(environment.run_outside("cd repository; ls *.txt").trim(), "one.txt\ntwo.txt");
+    // The worktree stays, and the conversation goes on.
+    terminal.types("write three.txt");
+    terminal.shows("I wrote three.txt");
+    terminal.types("/undo");
+    terminal.shows("turn 4 is undone; the files are as before it");
+    terminal.types("/history");
+    let screen = terminal.shows("  3  done");
+    assert!(!screen.contains("  4  done"), "{screen}");
+    terminal.types("/model gemini-3-flash");
+    terminal.shows("model: gemini-3-flash-preview, from the next message on");
+    terminal.types("model");
+    terminal.shows("My model is gemini-3-flash-preview.");
+    terminal.types("/fork 1");
+    terminal.shows("you are in the copy ");
+    terminal.types("hello-from-the-copy");
+    terminal.shows("I heard hello-from-the-copy.");
+    terminal.types("/quit");
+    terminal.shows("come back: guard chat --session ");
+    terminal.types("echo code-$?");
+    terminal.shows("code-0");
+    // The stored conversation goes on where it was.
+    terminal.types("clear; $GUARD chat --session @");
+    terminal.shows(", 2 turns: write one.txt");
+    terminal.press("C-d");
+    terminal.shows("come back: guard chat --session ");
+}
+
+/// Ctrl-C ends a turn, and a failed turn says what to do; the conversation goes on after both. Ctrl-D leaves.
+#[test]
+fn neither_ctrl_c_nor_a_failure_ends_the_conversation() {
+    let environment = one_environment();
+    let Some(terminal) = conversation(&environment) else { return };
+    terminal.types("sleep");
+    terminal.shows("● run_shell_command: sleep 60");
+    // The line with the elapsed time.
+    terminal.shows(" 1 s · ");
+    terminal.press("C-c");
+    let screen = terminal.shows("cancelled");
+    assert!(!screen.contains(" s · Ctrl-C"), "the line with the elapsed time is still there:\n{screen}");
+    terminal.types("first");
+    terminal.shows("I heard first.");
+    terminal.types("break");
+    let screen = terminal.shows("next: send it again");
+    assert!(screen.contains("✗ upstream_error: ") && screen.contains("tired"), "{screen}");
+    terminal.types("second");
+    terminal.shows("I heard second.");
+    terminal.types("/hlep");
+    terminal.shows("did you mean /help?");
+    // Ctrl-C has this meaning only at a prompt.
+    for _ in 0..2 {
+        let prompts = wait_for_prompt(&terminal, 0);
+        terminal.press("C-c");
+        wait_for_prompt(&terminal, prompts);
+    }
+    terminal.shows("Ctrl-D or /quit leaves");
+    terminal.press("C-d");
+    terminal.shows("come back: guard chat --session ");
+    terminal.types("echo code-$?");
+    terminal.shows("code-0");
+}
+
+/// A signal other than Ctrl-C ends the conversation, also while it waits for a message, and leaves the terminal usable.
+#[test]
+fn a_signal_ends_the_conversation() {
+    let environment = one_environment();
+    let Some(terminal) = conversation(&environment) else { return };
+    terminal.types("one");
+    terminal.shows("I heard one.");
+    terminal.shows("ok in ");
+    let shell = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
+    environment.run_outside(&format!("pkill -TERM -x guard -P {}", shell.trim()));
+    terminal.shows("come back: guard chat --session ");
+    terminal.types("echo code-$?");
+    terminal.shows("code-143");
+    terminal.types("stty -a | grep -c ' icanon'");
+    terminal.shows("\n1\n");
+}
+
+/// Tab completes, a backslash and Alt-Enter begin another line, pasted lines stay one message, and the history of messages
+/// belongs to its owner only.
+#[test]
+fn messages_are_edited_in_comfort() {
+    let environment = one_environment();
+    let Some(terminal) = conversation(&environment) else { return };
+    terminal.tmux(&["send-keys", "-l", "/hist"]);
+    terminal.press("Tab");
+    terminal.shows("› /history");
+    terminal.press("Enter");
+    terminal.shows("there are no turns yet");
+    terminal.types("lines one \\");
+    terminal.types("two");
+    terminal.shows("I got 2 lines and 3 words.");
+    terminal.tmux(&["send-keys", "-l", "lines one two"]);
+    terminal.press("M-Enter");
+    terminal.types("three");
+    terminal.shows("I got 2 lines and 4 words.");
+    terminal.tmux(&["set-buffer", "lines a\nb \\\nc\n\nd"]);
+    terminal.tmux(&["paste-buffer", "-p"]);
+    terminal.press("Enter");
+    terminal.shows("I got 5 lines and 6 words.");
+    // The path of a file is completed, and ↑ brings the last message back.
+    terminal.tmux(&["send-keys", "-l", "look at track"]);
+    terminal.press("Tab");
+    terminal.shows("› look at tracked");
+    terminal.press("Enter");
+    terminal.shows("I heard look.");
+    terminal.press("Up");
+    terminal.press("C-a");
+    terminal.tmux(&["send-keys", "-l", "again-"]);
+    terminal.press("Enter");
+    terminal.shows("I heard again-look.");
+    terminal.types("/exit");
+    terminal.shows("come back");
+    let history = environment.runs_directory().with_file_name("chat-history");
+    let text = std::fs::read_to_string(&history).unwrap();
+    assert!(text.contains("look at tracked"), "{text}");
+    assert_eq!(history.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+/// What an agent writes cannot control the terminal, and its Markdown is rendered.
+#[test]
+fn an_answer_cannot_control_the_terminal() {
+    let environment = one_environment();
+    let Some(terminal) = conversation(&environment) else { return };
+    let bytes = record_bytes(&environment, &terminal);
+    terminal.types("hostile");
+    let screen = terminal.shows("31m answer");
+    assert!(screen.contains("\\u{1b}[2J\\u{1b}]2;owned\\u{7}\\u{202e}evil\\u{9b}31m answer"), "{screen}");
+    assert!(!terminal.tmux(&["display-message", "-p", "#{pane_title}"]).contains("owned"));
+    terminal.types("list");
+    let screen = terminal.shows("ls **x**");
+    assert!(screen.contains("\nTitle\n• first\n• second\n```sh\nls **x**\n```\n"), "{screen}");
+    terminal.shows("gemini · ");
+    let bytes = std::fs::read(bytes).unwrap();
+    let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+    assert!(has("\x1b[1mTitle\x1b[m".as_bytes()) && has("\x1b[36msecond\x1b[m".as_bytes()));
+    for hostile in ["\x1b[2J\x1b]2", "\u{202e}", "\u{9b}", "\x07"] {
+        assert!(!has(hostile.as_bytes()), "{hostile:?} reached the terminal");
+    }
+}
+
+/// On a terminal without cursor movement, and after the terminal got smaller, everything but the comfort works.
+#[test]
+fn simple_and_small_terminals_work() {
+    let environment = one_environment();
+    let command = chat_command(&environment);
+    let Some(terminal) = Terminal::open(&environment) else { return };
+    terminal.types("cd ../repository; clear; export PS1='OUTSIDE> '");
+    terminal.shows("OUTSIDE>");
+    let bytes = record_bytes(&environment, &terminal);
+    terminal.types(&format!("TERM=dumb {command}"));
+    terminal.shows("gemini · 0/");
+    terminal.types("lines one \\");
+    terminal.types("two");
+    terminal.shows("I got 2 lines and 3 words.");
+    terminal.types("/quit");
+    terminal.shows("come back");
+    let text = String::from_utf8_lossy(&std::fs::read(bytes).unwrap()).into_owned();
+    let conversation = &text[text.find("gemini · 0/").unwrap()..text.find("come back").unwrap()];
+    assert!(!conversation.contains('\x1b'), "{conversation:?}");
+    terminal.types(&format!("clear; {command}"));
+    terminal.shows("gemini · 0/");
+    terminal.tmux(&["resize-window", "-x", "40", "-y", "12"]);
+    terminal.types("a message that is longer than a line of this terminal");
+    terminal.shows("I heard a.");
+    terminal.types("push");
+    terminal.shows("1 refused (/why)");
+}
+
+/// Without a terminal there is no interactive conversation; guard says how to send one message, and stores nothing.
+#[test]
+fn without_a_terminal_there_is_a_hint() {
+    let environment = one_environment();
+    let mut command = environment.command(guard_program());
+    command.arg("chat").current_dir(environment.directory.with_file_name("repository"));
+    let outcome = environment.run_to_end(command, b"hello\n");
+    outcome.expect_code(2);
+    assert!(
+        outcome.error.contains("not a terminal") && outcome.error.contains("--once"),
+        "{}",
+        outcome.error
+    );
+    assert!(!environment.runs_directory().with_file_name("conversations").exists());
+}
