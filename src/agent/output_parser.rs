@@ -287,7 +287,7 @@ impl OutputParser {
         on_event(self.event(rule.becomes, message, value));
     }
 
-    /// Updates the conclusion from a line of a known kind.
+    /// Updates the conclusion (session id, answer, error) from one line of the agent's output that matches `rule`.
     fn update_conclusion(&mut self, rule: &EventRule, value: &Value, message: &str) {
         if let Some(session) = text_at(value, rule.session.as_ref()) {
             self.conclusion.session = Some(session);

@@ -87,7 +87,7 @@ fn to_conversation(args: &Control, command: &AgentCommand) -> Result<Option<Agen
     let unknown = |_| {
         Failure::usage(
             format!("there is no batch, task, research or conversation {}", args.id),
-            "`guard batch list`, `guard task list` and `guard history list` show their ids",
+            "`guard batch list`, `guard task list` and `guard history list` show their ids; `guard research` prints its id when it starts",
         )
     };
     let (id, directory) = conversations.control_directory(&args.id).map_err(unknown)?;

@@ -44,7 +44,7 @@ pub(crate) struct Exec {
     pub(crate) template: Option<TemplateLanguage>,
 }
 
-/// The language of the prompt template.
+/// The natural language of the prompt template: English or Chinese.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TemplateLanguage {
     En,

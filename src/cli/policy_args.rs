@@ -257,9 +257,9 @@ pub(crate) enum Policy {
         after_help = "Example:\n  guard policy diff strict standard\n\nExit codes: 0 no difference, 1 the policies differ, 2 bad usage or an invalid policy."
     )]
     Diff {
-        /// A name or a path
+        /// The policy to compare with: its name or path
         a: String,
-        /// A name or a path
+        /// The policy whose differences are shown: its name or path
         b: String,
     },
     /// Print the JSON Schema of policy files, for editors and CI

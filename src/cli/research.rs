@@ -38,8 +38,12 @@ pub(super) fn run(args: &Research, out: &mut dyn Write) -> Result<Exit, Failure>
     }
     let journal = Arc::new(open_journal(args)?);
     let Some(started) = journal.progress().started.clone() else {
-        return Err(Failure::usage("the journal does not say what was asked", "start the research again"));
+        let message = format!("the journal of the research run {} contains no query", journal.id());
+        return Err(Failure::usage(message, "start a new run, without --resume"));
     };
+    if !args.json {
+        note(&format!("guard: research {}", journal.id()));
+    }
     let directory = WorkDirectory::new(started.directory.clone(), journal.id())?;
     // The sessions of sub-queries are of no use later, so they are not kept with those of `guard exec`.
     let sessions = journal.directory().join("sessions");

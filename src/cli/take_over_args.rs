@@ -92,7 +92,7 @@ pub(crate) struct Restore {
     /// The run: its id, a unique beginning or end of it, or its branch; or a ref under refs/guard/ [default: list all]
     #[arg(value_name = "RUN|REF")]
     pub(crate) name: Option<String>,
-    /// List what is saved
+    /// List the work that is saved under refs/guard/, and restore nothing
     #[arg(long, conflicts_with_all = ["name", "branch"])]
     pub(crate) list: bool,
     /// The branch to create [default: restored/ and the name of the run]

@@ -33,7 +33,7 @@ impl Roots {
         directories.iter().map(real).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the first root: where a client works that names no directory.
+    /// Returns the first allowed directory. A client that gives no directory works there.
     pub(crate) fn first(&self) -> Option<&Path> {
         self.0.first().map(PathBuf::as_path)
     }

@@ -183,7 +183,8 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Returns the same environment, directory and standard input, for a command inside the intent `parent`.
+    /// Returns the start of a command that is nested in the intent with the index `parent`, with the same environment,
+    /// directory and standard input.
     pub(crate) fn inside(&self, parent: usize, origin: Origin) -> Self {
         Self {
             env: self.env.clone(),

@@ -110,7 +110,7 @@ impl ControlChannel {
 
     /// Sends a command. It is on the disk when this returns.
     pub fn send(&self, command: &AgentCommand) -> Result<(), ControlError> {
-        check_id(&command.command_id)?;
+        check_command(command)?;
         append(&self.directory, COMMANDS, command)
     }
 
@@ -191,6 +191,12 @@ impl CommandReader {
 const COMMANDS: &str = "commands.jsonl";
 const ACKS: &str = "acks.jsonl";
 
+/// Checks that a command can be sent: its id and its length.
+pub fn check_command(command: &AgentCommand) -> Result<(), ControlError> {
+    let length = serde_json::to_vec(command).map_or(usize::MAX, |json| json.len());
+    if length > LARGEST_COMMAND { Err(ControlError::TooLong) } else { check_id(&command.command_id) }
+}
+
 fn check_id(id: &str) -> Result<(), ControlError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if (1..=128).contains(&id.len()) && id.chars().all(is_plain) {
@@ -217,7 +223,7 @@ fn append(directory: &Path, name: &str, value: &impl Serialize) -> Result<(), Co
     file.write_all(&line).and_then(|()| file.sync_data()).map_err(failed)
 }
 
-/// Reads the complete lines after `position`, and moves it behind them. Skips lines that are not the expected JSON: a
+/// Reads the complete lines after `position`, and moves it past them. Skips lines that are not the expected JSON: a
 /// client of another version, or a process that was killed while it wrote, may have left them.
 fn read_lines<T: for<'de> Deserialize<'de>>(path: &Path, position: &mut u64) -> Result<Vec<T>, ControlError> {
     let failed = |source| ControlError::Io { path: path.to_path_buf(), source };

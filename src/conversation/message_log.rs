@@ -79,6 +79,11 @@ pub(super) struct Ended {
     pub(super) is_in_native_session: bool,
 }
 
+/// Creates an empty log.
+pub(super) fn create(path: &Path) -> io::Result<()> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop)
+}
+
 /// Appends an entry, and returns when it is on disk. After an error the file is as it was before.
 pub(super) fn append(path: &Path, entry: &Entry) -> io::Result<()> {
     let mut line = serde_json::to_vec(entry)?;

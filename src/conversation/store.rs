@@ -140,8 +140,13 @@ impl Conversations {
         for entry in &entries {
             at("write", &messages, message_log::append(&messages, entry))?;
         }
-        // Without the entry in the directory above, a power failure could lose the conversation.
-        at("sync", &self.root, File::open(&self.root).and_then(|root| root.sync_all()))?;
+        // Without the entries in both directories, a power failure could lose the conversation.
+        if entries.is_empty() {
+            at("create", &messages, message_log::create(&messages))?;
+        }
+        for synced in [directory, &self.root] {
+            at("sync", synced, File::open(synced).and_then(|directory| directory.sync_all()))?;
+        }
         Ok(Conversation::new(directory.to_path_buf(), Record::new(settings, entries, 0), lock))
     }
 

@@ -44,7 +44,7 @@ pub struct SubQuery {
     pub state: SubQueryState,
 }
 
-/// What the updates of a run say until now. Reading an update twice changes nothing.
+/// The state of a research run, built from the updates received so far. Applying an update twice has no effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Report {
     /// The id of the run, for `guard research --resume`.

@@ -148,13 +148,13 @@ fn service(shared: &Shared) -> Result<&Service, ApiError> {
 }
 
 /// Runs work that blocks on files in another thread.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| ApiError::internal(error.to_string()))?
 }
 
-async fn parsed<T: DeserializeOwned>(
+pub(super) async fn parsed<T: DeserializeOwned>(
     shared: &Shared,
     headers: &HeaderMap,
     body: Body,
@@ -177,13 +177,18 @@ fn unknown(id: &str) -> ApiError {
 }
 
 /// Reads the conversation with this complete id.
-fn read(shared: &Shared, id: &str) -> Result<Record, ApiError> {
+pub(super) fn read(shared: &Shared, id: &str) -> Result<Record, ApiError> {
     let conversations = &service(shared)?.setup.conversations;
     if !conversations.contains(id) {
         return Err(unknown(id));
     }
     let record = conversations.read(id)?;
     check_place(shared, &record).map(|()| record)
+}
+
+/// Returns the stored conversations.
+pub(super) fn conversations_of(shared: &Shared) -> Result<&Conversations, ApiError> {
+    Ok(&service(shared)?.setup.conversations)
 }
 
 /// Start a conversation

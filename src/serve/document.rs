@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 
 use super::Shared;
 use super::error::ErrorBody;
-use super::{conversations, handlers};
+use super::{commands, conversations, handlers};
 
 /// The paths that need no token.
 pub(super) const WITHOUT_TOKEN: [&str; 2] = ["/healthz", "/v1/openapi.json"];
@@ -55,6 +55,8 @@ fn parts() -> (Router<Arc<Shared>>, utoipa::openapi::OpenApi) {
         .routes(routes!(conversations::start_conversation, conversations::list_conversations))
         .routes(routes!(conversations::show_conversation))
         .routes(routes!(conversations::send_message))
+        .routes(routes!(commands::command_to_batch))
+        .routes(routes!(commands::command_to_conversation))
         .routes(routes!(handlers::task_types))
         .routes(routes!(handlers::openapi))
         .routes(routes!(handlers::health))

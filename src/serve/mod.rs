@@ -14,6 +14,7 @@
 
 mod body;
 mod changes;
+mod commands;
 mod connection;
 mod conversations;
 mod document;

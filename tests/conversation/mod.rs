@@ -3,6 +3,7 @@
 
 mod commands;
 mod compaction;
+mod control;
 mod failures;
 mod gemini_long;
 mod interruptions;

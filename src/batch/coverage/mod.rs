@@ -111,7 +111,7 @@ pub enum CoverageError {
         unrecognised: Vec<PathBuf>,
     },
     /// A directory cannot be opened or listed.
-    #[error("cannot search {} for coverage reports: {source}; name the report", shown(.directory))]
+    #[error("cannot search {} for coverage reports: {source}; set the parameter `report` to the path of the report", shown(.directory))]
     Search {
         /// The directory that cannot be opened or listed.
         directory: PathBuf,
@@ -119,7 +119,7 @@ pub enum CoverageError {
         source: io::Error,
     },
     /// The usual places contain more reports or directory entries than guard inspects.
-    #[error("{} has more than {most} {what} in the usual places; name the report", shown(.directory))]
+    #[error("{} has more than {most} {what} in the usual places; set the parameter `report` to the path of the report", shown(.directory))]
     TooMany {
         /// The directory that was searched.
         directory: PathBuf,

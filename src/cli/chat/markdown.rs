@@ -248,7 +248,8 @@ impl Markdown {
         }
     }
 
-    /// Prints a span with the style of its marks.
+    /// Prints `content` in the style of its Markdown delimiter: a backtick means code; one, two or three `*` mean italic,
+    /// bold, or both.
     fn marked(&mut self, mark: char, marks: usize, content: &str) {
         let styles: &[&'static str] = match (mark, marks) {
             ('`', _) => &[CODE],

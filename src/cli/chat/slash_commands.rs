@@ -64,7 +64,7 @@ impl CommandError {
     }
 }
 
-/// A line of the list of commands.
+/// A slash command, as `/help` lists it.
 pub(super) struct Entry {
     pub(super) name: &'static str,
     pub(super) arguments: &'static str,

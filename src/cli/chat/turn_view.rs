@@ -166,7 +166,7 @@ impl TurnView {
         }
     }
 
-    /// Shows a line of its own. A tool call is cut at the width of the terminal; other lines are wrapped.
+    /// Prints `text` on a separate line. Cuts a tool call at the width of the terminal, and wraps other text.
     fn line(&mut self, tone: Tone, text: &str) {
         let mut out = self.markdown.finish();
         let columns = (tone == Tone::Tool).then(width);

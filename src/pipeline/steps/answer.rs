@@ -18,10 +18,10 @@ const LONGEST: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unusable {
     /// The text contains no JSON object.
-    #[error("the answer has no JSON object at its end")]
+    #[error("the agent's answer does not end with a JSON object")]
     NoObject,
     /// The text contains an object, but its fields are wrong.
-    #[error("the JSON object at the end of the answer is invalid: {0}")]
+    #[error("the JSON object at the end of the agent's answer is invalid: {0}")]
     WrongFields(String),
 }
 

@@ -29,9 +29,9 @@ pub enum State {
     Open,
     /// Guard is receiving the task's branch.
     Receiving,
-    /// Guard has received the task's branch, but has not given the worktree back to the user yet.
+    /// Guard has received the task's branch, but the worktree's `.git` file still points to the run's private repository.
     Received,
-    /// Guard has given the worktree back to the user.
+    /// Guard keeps the worktree, and its `.git` file points to the user's repository again.
     Kept,
     /// Guard is removing the worktree.
     Removing,

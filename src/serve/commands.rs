@@ -1,0 +1,142 @@
+//! Commands over HTTP to what the server serves: batches and conversations.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::conversations::{blocking, conversations_of, parsed, read};
+use super::error::{ApiError, ErrorBody};
+use super::handlers::App;
+use super::parameters::{Ids, NoQuery, Query};
+use crate::batch::command_batch;
+use crate::control::{AgentAck, AgentCommand, ControlChannel, check_command};
+
+/// How long the server waits for the process that has a conversation open.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A command to work in progress.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({ "command_type": "pause", "command_id": "c-17" }))]
+pub(super) struct SendCommand {
+    /// What to do: `cancel`, `pause`, `resume` or `adjust_config`. A type that is not known is rejected.
+    command_type: String,
+    /// An id of your choice. A command with a known id is not carried out again.
+    #[schema(min_length = 1, max_length = 128, pattern = r"^[A-Za-z0-9._-]+$")]
+    command_id: String,
+    /// Data of the command; for `adjust_config`, the settings to change.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    data: Option<Value>,
+}
+
+/// What happened to a command.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Acknowledgement {
+    /// The id of the command.
+    command_id: String,
+    /// `accepted`, `rejected` or `completed`.
+    status: String,
+    /// Details; for a rejected command, the field `reason`.
+    #[schema(value_type = Object)]
+    data: Value,
+}
+
+impl From<AgentAck> for Acknowledgement {
+    fn from(ack: AgentAck) -> Self {
+        let data = if ack.data.is_object() { ack.data } else { Value::Object(Default::default()) };
+        Self { command_id: ack.command_id, status: ack.status.to_string(), data }
+    }
+}
+
+fn command(asked: SendCommand) -> Result<AgentCommand, ApiError> {
+    let command = AgentCommand {
+        command_type: asked.command_type,
+        command_id: asked.command_id,
+        data: asked.data.unwrap_or_default(),
+    };
+    check_command(&command).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    Ok(command)
+}
+
+/// Send a command to a batch
+///
+/// `pause` keeps workers from starting further tasks, `resume` ends that, `cancel` cancels the tasks that have not ended, and
+/// `adjust_config` with `{"priority": N}` changes the priority of all tasks.
+#[utoipa::path(
+    post,
+    path = "/v1/batches/{id}/commands",
+    tag = "batches",
+    params(("id" = String, Path, description = "The `response_id` of the submission.")),
+    request_body(content = SendCommand, content_type = "application/json"),
+    responses(
+        (status = 200, description = "The command was carried out or rejected.", body = Acknowledgement),
+        (status = 404, description = "There is no such batch.", body = ErrorBody),
+        (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(super) async fn command_to_batch(
+    State(shared): App,
+    Ids(id): Ids<String>,
+    _: Query<NoQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Acknowledgement>, ApiError> {
+    let command = command(parsed(&shared, &headers, body).await?)?;
+    let batch = id.clone();
+    let ack = shared.queues.run(move |queue| command_batch(queue, &batch, &command)).await?;
+    ack.map(|ack| Json(ack.into())).ok_or_else(|| ApiError::unknown_batch(&id))
+}
+
+/// Send a command to a conversation
+///
+/// `cancel` ends the turn that is going on, `pause` refuses further turns until `resume`, and `adjust_config` with
+/// `{"model": NAME}` changes the model.
+#[utoipa::path(
+    post,
+    path = "/v1/conversations/{id}/commands",
+    tag = "conversations",
+    params(("id" = String, Path, description = "The `SESSION_ID` of the conversation.")),
+    request_body(content = SendCommand, content_type = "application/json"),
+    responses(
+        (status = 200, description = "The command was carried out or rejected.", body = Acknowledgement),
+        (status = 404, description = "There is no such conversation.", body = ErrorBody),
+        (status = 408, description = "The body did not arrive in time.", body = ErrorBody),
+        (status = 413, description = "The body is larger than 64 MiB.", body = ErrorBody),
+        (status = 415, description = "The body is not JSON.", body = ErrorBody),
+    ),
+)]
+pub(super) async fn command_to_conversation(
+    State(shared): App,
+    Ids(id): Ids<String>,
+    _: Query<NoQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Acknowledgement>, ApiError> {
+    let command = command(parsed(&shared, &headers, body).await?)?;
+    blocking(move || {
+        read(&shared, &id)?;
+        let conversations = conversations_of(&shared)?;
+        let (id, directory) = conversations.control_directory(&id)?;
+        let channel = ControlChannel::new(directory);
+        let failed = |error: crate::control::ControlError| ApiError::internal(error.to_string());
+        channel.send(&command).map_err(failed)?;
+        // If nobody has the conversation open, the server answers for it.
+        if let Ok(mut conversation) = conversations.open(&id) {
+            conversation.obey_commands()?;
+        }
+        let ack = channel.wait_for(&command.command_id, PATIENCE).map_err(failed)?;
+        ack.map(|ack| Json(ack.into())).ok_or_else(|| {
+            ApiError::overloaded("the client that has the conversation open has not read the command yet")
+        })
+    })
+    .await
+}

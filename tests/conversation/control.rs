@@ -1,0 +1,44 @@
+//! `guard control` cancels the turn of a conversation, pauses and resumes the conversation, and changes its model.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::Talk;
+
+/// A command ends the turn that is going on, and the conversation continues. While it is paused, guard refuses turns.
+#[test]
+fn a_conversation_obeys_commands() {
+    let talk = Talk::new("talk-control");
+    talk.says("echo first");
+    let id = talk.conversations()[0].file_name().unwrap().to_str().unwrap().to_string();
+    let mut command = talk.turn_command("echo started; sleep 60", &["--session", "@"]);
+    let turn = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // The turn takes commands as soon as its message is stored.
+    std::thread::sleep(Duration::from_secs(2));
+    let began = Instant::now();
+    let (printed, told, code) = talk.guard(&["control", &id, "cancel", "--command-id", "c1"]);
+    assert_eq!((printed.as_str(), code), ("completed\n", 0), "{told}");
+    let result = super::printed_json(&turn.wait_with_output().unwrap());
+    assert_eq!(result["error_kind"], "cancelled", "{result:#}");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    // The same command again cancels nothing.
+    assert!(talk.says("echo second").contains("second"));
+
+    assert_eq!(talk.guard(&["control", &id, "pause"]).2, 0);
+    let refused = talk.turn("echo third", &["--session", "@"]);
+    assert_eq!(
+        (&refused["success"], &refused["error_kind"]),
+        (&false.into(), &"session_busy".into()),
+        "{refused:#}"
+    );
+    assert!(refused["error"].as_str().unwrap().contains("is paused"), "{refused:#}");
+    assert_eq!(talk.guard(&["control", &id, "resume"]).2, 0);
+    assert!(talk.says("echo third").contains("third"));
+
+    let (printed, _, code) = talk.guard(&["control", &id, "cancel"]);
+    assert_eq!((printed.as_str(), code), ("rejected: no turn is going on\n", 1));
+    assert_eq!(talk.guard(&["control", &id, "adjust_config", "--data", r#"{"model": "other"}"#]).2, 0);
+    assert_eq!(talk.history(&["show", "@"])["model"], "other");
+    let (_, told, code) = talk.guard(&["control", "nobody", "cancel"]);
+    assert!(code == 2 && told.contains("there is no batch, task, research or conversation"), "{told}");
+}
