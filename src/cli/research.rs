@@ -240,9 +240,10 @@ fn check_output(path: &Path) -> Result<(), Failure> {
 /// Writes the report next to its place and renames it, so that there is never half a report.
 fn write_report(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
+    name.push(format!(".{}.new", uuid::Uuid::new_v4().simple()));
     let new = PathBuf::from(name);
-    std::fs::write(&new, text)?;
+    // An agent may have left symbolic links in the directory; `create_new` follows none.
+    std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?.write_all(text.as_bytes())?;
     std::fs::rename(&new, path).inspect_err(|_| {
         let _ = std::fs::remove_file(&new);
     })

@@ -27,6 +27,8 @@ use crate::string_enum::string_enum;
 pub const LARGEST_COMMAND: usize = 64 << 10;
 /// The maximum size of each file. Nobody sends so many commands to one piece of work on purpose.
 const LARGEST_FILE: u64 = 4 << 20;
+/// The longest reason of a rejection, in characters.
+const LONGEST_REASON: usize = 1000;
 /// How often a client looks for the acknowledgement of its command.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -165,7 +167,10 @@ impl CommandReader {
         }
         while let Some(command) = self.waiting.pop_front() {
             if check_id(&command.command_id).is_ok() && self.known.insert(command.command_id.clone()) {
-                self.write_ack(&command.command_id, AckStatus::Accepted, Value::Null)?;
+                // A full disk must not keep the user from cancelling.
+                if let Err(error) = self.write_ack(&command.command_id, AckStatus::Accepted, Value::Null) {
+                    tracing::warn!(%error, "cannot record that a command was accepted");
+                }
                 return Ok(Some(command));
             }
         }
@@ -179,6 +184,7 @@ impl CommandReader {
 
     /// Tells the client that the command is not carried out, and why.
     pub fn reject(&self, command: &AgentCommand, reason: &str) -> Result<(), ControlError> {
+        let reason: String = reason.chars().take(LONGEST_REASON).collect();
         let data = serde_json::json!({ "reason": reason });
         self.write_ack(&command.command_id, AckStatus::Rejected, data)
     }

@@ -3,6 +3,7 @@
 //! The summary is a read-only run of the same CLI with a cheap model. Turns never wait for the thread: a turn that begins
 //! before the summary is there uses the newest messages. Dropping the conversation ends the thread and its run.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -80,6 +81,26 @@ struct Job {
     history: GeminiHistoryManager,
     plan: CompactionPlan,
     executor: Executor,
+    /// Where a command of the user's runs: the worktree, or the directory of a conversation without a repository.
+    worktree: Option<PathBuf>,
+}
+
+/// An empty directory for one run, removed at the end.
+struct EmptyDirectory(PathBuf);
+
+impl EmptyDirectory {
+    fn new() -> std::io::Result<Self> {
+        let name = format!("guard-summary-{}", uuid::Uuid::new_v4().simple());
+        let path = std::env::temp_dir().join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for EmptyDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
 }
 
 impl Job {
@@ -121,9 +142,18 @@ impl Job {
         at("write", &self.directory, summary_files::save_breaker(&self.directory, breaker))
     }
 
-    /// Runs the agent's CLI with the cheap model and without the right to write anything.
+    /// Runs the agent's CLI with the cheap model, without the right to write anything. It must see no files that the turns
+    /// cannot see: the user's checkout may contain files that are not in the conversation's worktree.
     fn ask(&self, cancel: &Cancel, limit: Duration) -> Result<String, SummaryError> {
         let seconds = limit.as_secs().max(1);
+        let empty = EmptyDirectory::new().map_err(|error| SummaryError::Failed {
+            reason: format!("cannot create a temporary directory: {error}"),
+        })?;
+        // A command of the user's may lie in the worktree.
+        let cd = match &self.worktree {
+            Some(worktree) if self.settings.agent == "generic" => worktree,
+            _ => &empty.0,
+        };
         let request = ExecRequest {
             command: self.settings.command.clone(),
             agent: Some(self.settings.agent.clone()),
@@ -133,7 +163,7 @@ impl Job {
             timeout: seconds,
             max_duration: seconds,
             max_retries: 0,
-            ..ExecRequest::new(self.plan.request.prompt.clone(), self.settings.cd.clone())
+            ..ExecRequest::new(self.plan.request.prompt.clone(), cd.clone())
         };
         let result = self.executor.execute(&request, cancel, &mut |_| {});
         match result.run.error_kind {
@@ -153,6 +183,14 @@ fn truncation_warning(id: &str, why: &str) -> String {
 }
 
 impl Conversation {
+    /// Returns the directory in which the turns run: the worktree, or the user's directory outside any repository.
+    fn place_of_turns(&self) -> Option<PathBuf> {
+        let cd = &self.record.settings.cd;
+        let is_in_repository = cd.ancestors().any(|above| above.join(".git").exists());
+        let worktree = self.record.worktree().map(|worktree| PathBuf::from(&worktree.path));
+        worktree.or_else(|| (!is_in_repository).then(|| cd.clone()))
+    }
+
     /// What a compaction would do now. A model that keeps failing is not asked: the messages are dropped at once.
     fn job(&self, executor: &Executor) -> Result<Result<Job, Compacted>, ConversationError> {
         let mut history = self.history();
@@ -163,6 +201,7 @@ impl Conversation {
             history,
             plan,
             executor: executor.clone(),
+            worktree: self.place_of_turns(),
         };
         let planned = history.plan_compaction();
         let Some(plan) = history.maybe_compress() else {

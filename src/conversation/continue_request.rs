@@ -1,5 +1,6 @@
 //! Requests of `guard exec` form that name a conversation as their session: other programs continue it turn by turn.
 
+use super::record::Record;
 use super::store::Conversations;
 use super::turn::TurnOptions;
 use crate::agent::AgentEvent;
@@ -35,21 +36,23 @@ impl Conversations {
             result.run.tool = request.agent.clone().unwrap_or_else(|| "gemini".to_string());
             result
         };
+        // The caller may use the directory that it named, and no other. Where others are is not told.
+        let place = request.cd.canonicalize().ok();
+        let is_allowed = |record: &Record| {
+            place.as_ref() == Some(&record.settings.cd)
+                && request.agent.as_ref().is_none_or(|agent| *agent == record.settings.agent)
+        };
+        if !self.read(id).is_ok_and(|record| is_allowed(&record)) {
+            let message = format!(
+                "there is no conversation {id} with this agent in this directory; start a new session and repeat the \
+                 context in its prompt"
+            );
+            return refused(ErrorKind::SessionLost, &message);
+        }
         let mut conversation = match self.open(id) {
             Ok(conversation) => conversation,
             Err(error) => return refused(error.kind(), &format!("{error}; {}", error.hint())),
         };
-        let settings = &conversation.record().settings;
-        // The caller may use the directory that it named, and no other.
-        let is_same_place = request.cd.canonicalize().is_ok_and(|cd| cd == settings.cd);
-        if !is_same_place {
-            let message = format!("the conversation {id} belongs to the directory {}", settings.cd.display());
-            return refused(ErrorKind::SessionLost, &message);
-        }
-        if request.agent.as_ref().is_some_and(|agent| *agent != settings.agent) {
-            let message = format!("the conversation {id} belongs to the agent {}", settings.agent);
-            return refused(ErrorKind::SessionLost, &message);
-        }
         let options = TurnOptions {
             model: request.model.clone(),
             sandbox: Some(request.sandbox),

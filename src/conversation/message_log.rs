@@ -90,6 +90,9 @@ pub(super) fn append(path: &Path, entry: &Entry) -> io::Result<()> {
     line.push(b'\n');
     let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
     let length = file.metadata()?.len();
+    if length + line.len() as u64 > LARGEST {
+        return Err(io::Error::other("the conversation is full; start a new one, or fork this one"));
+    }
     let written = file.write_all(&line).and_then(|()| file.sync_data());
     if written.is_err() {
         let _ = file.set_len(length);

@@ -343,6 +343,9 @@ fn is_id(text: &str) -> bool {
 }
 
 /// Checks the settings of a new conversation and completes them.
+/// The longest title, in characters, and the longest name of a model, in bytes.
+const LONGEST_NAME: usize = 200;
+
 fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
     let wrong = |problem: String| Err(ConversationError::Settings(problem));
     let usual = if new.command.is_empty() { "gemini" } else { "generic" };
@@ -361,6 +364,9 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
     if new.mode == Mode::Native && !adapter.is_some_and(|adapter| adapter.has_sessions()) {
         return wrong(format!("{agent} has no sessions of its own; choose the mode own-history or auto"));
     }
+    if new.model.as_ref().is_some_and(|model| model.len() > LONGEST_NAME) {
+        return wrong(format!("the name of the model is longer than {LONGEST_NAME} bytes"));
+    }
     let cd = at("open", &new.cd, new.cd.canonicalize())?;
     if !cd.is_dir() {
         return wrong(format!("{} is not a directory", cd.display()));
@@ -368,7 +374,10 @@ fn settings_of(new: NewConversation) -> Result<Settings, ConversationError> {
     Ok(Settings {
         version: VERSION,
         id: uuid::Uuid::now_v7().to_string(),
-        title: new.title.filter(|title| !title.trim().is_empty()),
+        title: new
+            .title
+            .map(|title| title.chars().take(LONGEST_NAME).collect::<String>())
+            .filter(|title| !title.trim().is_empty()),
         agent,
         command: new.command,
         model: new.model,

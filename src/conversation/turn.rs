@@ -164,7 +164,9 @@ impl Conversation {
     /// Stores the message, and decides what the agent is asked.
     fn begin_turn(&mut self, context: &mut TurnContext<'_>) -> Result<Question, ConversationError> {
         check_message(context.message)?;
-        self.obey_commands()?;
+        if let Err(error) = self.obey_commands() {
+            tracing::warn!(%error, "cannot act on commands to the conversation");
+        }
         if is_paused(&self.directory) {
             return Err(ConversationError::Paused(self.id().to_string()));
         }
@@ -364,7 +366,7 @@ impl Conversation {
             text: stored_answer(&exec.run.result, &mut notes),
             run_id: exec.run.run_id.clone(),
             duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-            tokens_reported: usage.map(|usage| usage.input_tokens + usage.output_tokens),
+            tokens_reported: usage.map(|usage| usage.input_tokens.saturating_add(usage.output_tokens)),
             estimated_tokens: question.estimated_tokens as u64,
             denials: exec.run.usage.refusals,
             mode: self.record.settings.turn_mode(),

@@ -156,9 +156,10 @@ fn looks_like_structure(text: &str) -> bool {
         has_hash |= *character == '#';
         !ends_line(*character) && is_decoration(*character)
     });
-    let Some((begin, first)) = rest.next() else { return false };
+    let Some((begin, first)) = rest.next().filter(|(_, first)| !ends_line(*first)) else { return false };
     // Almost all lines end here: no title or label begins with other letters.
-    let second = rest.map(|(_, character)| character).find(|character| !is_invisible(*character));
+    let line = rest.map(|(_, character)| character).take_while(|character| !ends_line(*character));
+    let second = line.into_iter().find(|character| !is_invisible(*character));
     let begins = [first, second.unwrap_or(first)].map(|letter| letter.to_ascii_lowercase());
     if !TITLES.iter().chain(&ROLES.map(Role::label)).any(|text| {
         text.bytes().zip(begins).all(|(letter, found)| char::from(letter.to_ascii_lowercase()) == found)

@@ -235,31 +235,40 @@ pub struct CheckedAnswer {
     pub dropped: Vec<String>,
 }
 
+/// How often an answer is checked again after citations were removed.
+const MOST_PASSES: usize = 16;
+/// The longest label of a link that is recognised, in bytes.
+const LONGEST_LABEL: usize = 1000;
+
 /// Checks the citations of an answer, addresses and numbers in brackets, against the numbered `sources` that were
 /// offered. Code between backticks is left as it is.
 pub fn check_citations(answer: &str, sources: &[Source]) -> CheckedAnswer {
     let mut checked = check_once(answer, sources);
     // What is left after a removal can look like a citation: `[[7]1]` becomes `[1]`.
-    for _ in 0..answer.len() {
+    for _ in 0..MOST_PASSES {
         let again = check_once(&checked.answer, &checked.sources);
         if again.dropped.is_empty() {
-            break;
+            return checked;
         }
         let mut dropped = std::mem::take(&mut checked.dropped);
         dropped.extend(again.dropped);
         checked = CheckedAnswer { dropped, ..again };
     }
+    // Nobody nests citations so deeply by accident. Without brackets nothing looks like a citation.
+    checked.answer = checked.answer.replace(['[', ']'], "");
     checked
 }
 
 fn check_once(answer: &str, sources: &[Source]) -> CheckedAnswer {
     let mut checker = Checker { sources, checked: CheckedAnswer::default() };
+    let parts = answer.split('`').count();
     for (index, part) in answer.split('`').enumerate() {
         if index > 0 {
             checker.checked.answer.push('`');
         }
         // Every other part is between backticks; three of them make a block, which has the same parity.
-        if index % 2 == 1 {
+        // What follows a backtick that nothing closes is text.
+        if index % 2 == 1 && index + 1 < parts {
             checker.checked.answer.push_str(part);
         } else {
             checker.text(part);
@@ -351,10 +360,11 @@ impl Checker<'_> {
 
 /// A Markdown link at the beginning of a text: its label, its address, and its length.
 fn link(text: &str) -> Option<(&str, &str, usize)> {
-    let (label, rest) = text.strip_prefix('[')?.split_once("](")?;
-    if label.contains(['[', ']', '\n']) {
-        return None;
-    }
+    let inside = text.strip_prefix('[')?;
+    let end = inside.bytes().take(LONGEST_LABEL).position(|byte| matches!(byte, b'[' | b']' | b'\n'))?;
+    let label = &inside[..end];
+    let rest = inside[end..].strip_prefix("](")?;
+    let rest = &rest[..rest.find('\n').unwrap_or(rest.len())];
     let (range, url) = urls(rest).into_iter().next()?;
     let closes = rest[range.end..].find(')')? + range.end + 1;
     let is_simple = range.start == 0 && !rest[range.end..closes].contains('\n');
@@ -437,6 +447,18 @@ mod tests {
         assert_eq!(evidence(&both), Some(Evidence::Request));
         // A connection alone says nothing about a page.
         assert_eq!(evidence(&[Retrieval::Host("a.org".into())]), None);
+    }
+
+    #[test]
+    fn deeply_nested_citations_and_open_backticks_hide_nothing() {
+        let began = std::time::Instant::now();
+        let nested = format!("{}{}", "[".repeat(50_000), "7]".repeat(50_000));
+        let checked = check_citations(&nested, &[]);
+        assert!(!checked.answer.contains("7]") && checked.dropped.contains(&"[7]".to_string()));
+        assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
+        let checked = check_citations("A quote: ` see https://evil.org/x and [9].", &[]);
+        assert_eq!(checked.dropped, ["https://evil.org/x", "[9]"]);
+        assert!(check_citations("Code: `a[9]`.", &[]).dropped.is_empty());
     }
 
     #[test]

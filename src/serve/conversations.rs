@@ -30,6 +30,8 @@ use crate::conversation::{
 const MOST_TURNS: usize = 8;
 /// The number of events that wait to be sent. A reader that is slower loses events, but never the result.
 const EVENTS: usize = 256;
+/// The largest event that is sent, in bytes. Larger ones are left out.
+const LARGEST_EVENT: usize = 64 << 10;
 
 /// What the server needs for conversations.
 #[derive(Debug, Clone)]
@@ -354,7 +356,13 @@ impl RunningTurn {
                 model: asked.model,
                 ..defaults
             };
-            let on_event = &mut |event: &AgentEvent| drop(event_sender.try_send(event.clone()));
+            let on_event = &mut |event: &AgentEvent| {
+                // A slow reader must not make the server hold large events; the transcript has them.
+                let is_small = serde_json::to_vec(event).is_ok_and(|json| json.len() <= LARGEST_EVENT);
+                if is_small {
+                    let _ = event_sender.try_send(event.clone());
+                }
+            };
             let result = conversation.run_turn(&asked.message, &options, &executor, &of_thread, on_event);
             conversation.detach_compaction();
             // The next turn can begin as soon as the client has the result.

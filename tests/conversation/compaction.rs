@@ -112,3 +112,14 @@ fn compact_on_request() {
     assert_eq!(code, 2, "{error}");
     assert!(error.contains("nothing to summarise"), "{error}");
 }
+
+/// The run that writes a summary sees the conversation's worktree, and not the files that only the user's checkout has.
+#[test]
+fn a_summary_cannot_read_the_users_own_files() {
+    let talk = Talk::with_summary("conversation-secret", "cat ../project/.env .env 2>&1; echo end");
+    std::fs::write(talk.user.project.join(".env"), "SECRET-IN-THE-CHECKOUT").unwrap();
+    fill(&talk, 7);
+    let shown = diff(&talk);
+    let text = shown["summary"]["text"].as_str().unwrap();
+    assert!(text.contains("end") && !text.contains("SECRET"), "{shown:#}");
+}

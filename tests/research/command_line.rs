@@ -15,6 +15,8 @@ fn a_user_sees_every_step_and_the_final_block() {
         researcher.ends("guard research 'State of quantum computing?' --max-retries 0 -o report.md; code=$?; cat report.md; exit $code");
     assert_eq!(code, 0, "{printed}");
     let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines[0].starts_with("guard: research "), "{printed}");
+    let lines = &lines[1..];
     assert_eq!(
         lines[..3],
         ["[•] Decomposing query...", "[✓] Decomposed into 5 sub-queries", "Executing parallel research:"]

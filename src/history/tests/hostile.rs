@@ -63,3 +63,15 @@ fn a_message_of_labels_fits_into_the_budget() {
     assert!(prompt.estimated_tokens <= 16_000, "{}", prompt.estimated_tokens);
     assert!(!prompt.prompt_text.split(['\n', '\r']).any(|line| line.starts_with("System:")));
 }
+
+/// An answer of a mebibyte of line ends costs milliseconds, not minutes.
+#[test]
+fn an_answer_of_empty_lines_delays_nothing() {
+    let mut history = GeminiHistoryManager::new(HistoryConfig::default());
+    let began = std::time::Instant::now();
+    history.add_user("question");
+    history.add_assistant(format!("{}x", "\n".repeat(1 << 20)));
+    let prompt = history.build_prompt("next");
+    assert!(prompt.estimated_tokens <= HistoryConfig::default().max_prompt_tokens);
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+}

@@ -274,7 +274,7 @@ impl Run {
         let prompt = prompts::synthesis(&shared.query, findings, &sources, shared.config.max_finding_bytes);
         let request = LlmRequest::new(prompt).with_system_instruction(prompts::synthesis_instruction());
         let answer = self.ask("synthesis", request).await?;
-        let checked = check_citations(answer.text.trim(), &sources);
+        let checked = check_citations(prompts::beginning(answer.text.trim(), LONGEST_ANSWER), &sources);
         let succeeded = findings.iter().filter(|finding| finding.outcome.is_ok()).count();
         let total = shared.llm.budget().used().tokens.saturating_sub(used_before.tokens);
         let metadata = ResultMetadata {

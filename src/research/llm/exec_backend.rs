@@ -217,7 +217,7 @@ fn call_ids(data: &Value) -> BTreeSet<String> {
 fn finish(result: &ExecResult, timeout: Duration, send: &mut dyn FnMut(Result<BackendEvent, LlmError>)) {
     let mut usage = LlmUsage::default();
     for model in result.attempts.iter().filter_map(|attempt| attempt.model.as_ref()) {
-        usage.tokens += model.input_tokens + model.output_tokens;
+        usage.tokens = usage.tokens.saturating_add(model.input_tokens.saturating_add(model.output_tokens));
         usage.cost += model.cost;
     }
     send(Ok(BackendEvent::Used(usage)));

@@ -29,6 +29,8 @@ use crate::sys::remove_tree::remove_tree;
 
 /// How long guard waits for the processes of a killed run to end.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long git may take to save the files of a worktree.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The environment variable that makes git-lfs check out pointer files. Without it, git-lfs would download the
 /// objects that an agent's commit names, from the server in the agent's `.lfsconfig`, with the user's credentials.
@@ -482,7 +484,9 @@ impl TaskTree {
         let kept = format!("refs/guard/{name}");
         let tip = self.tip()?.unwrap_or_else(|| self.base.clone());
         let index = self.index_copy()?;
-        self.tree_git("add", &index, true)?.args(["--all", "--ignore-errors", "--", "."]).output()?;
+        // An agent can make git wait, for example with a pipe in the place of a .gitignore.
+        let add = self.tree_git("add", &index, true)?.timeout(SAVE_TIMEOUT);
+        add.args(["--all", "--ignore-errors", "--", "."]).output()?;
         let tree = line(&self.tree_git("write-tree", &index, true)?.run()?);
         let commit = self.git("commit-tree")?.arg(&tree).args(["-p", &tip]);
         let commit = ["AUTHOR", "COMMITTER"].iter().fold(commit, |git, role| {
