@@ -104,7 +104,7 @@ fn compact_on_request() {
     // The first attempt fails, so that there is still something to do.
     fill(&talk, 6);
     assert_eq!(diff(&talk)["summary"], Value::Null);
-    talk.user.types("touch ready");
+    std::fs::write(talk.worktree().join("ready"), "").unwrap();
     let done = talk.history(&["compact", "@"]);
     assert_eq!(done["made_by"], "generic", "{done:#}");
     assert!(done["summary_tokens"].as_u64() < done["replaced_tokens"].as_u64(), "{done:#}");
@@ -116,7 +116,7 @@ fn compact_on_request() {
 /// The run that writes a summary sees the conversation's worktree, and not the files that only the user's checkout has.
 #[test]
 fn a_summary_cannot_read_the_users_own_files() {
-    let talk = Talk::with_summary("conversation-secret", "cat ../project/.env .env 2>&1; echo end");
+    let talk = Talk::with_summary("conversation-secret", "cat .env ../project/.env ../../project/.env 2>&1; echo end");
     std::fs::write(talk.user.project.join(".env"), "SECRET-IN-THE-CHECKOUT").unwrap();
     fill(&talk, 7);
     let shown = diff(&talk);
