@@ -17,6 +17,7 @@ mod local_worker;
 mod memory;
 mod model;
 pub mod queue;
+mod research_task;
 mod response;
 mod run_task;
 mod task_type;

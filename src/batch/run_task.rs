@@ -10,6 +10,7 @@ use super::coverage::{self, CoverageError, Format, Scope};
 use super::memory;
 use super::model::{TaskFailure, TaskKind};
 use super::queue::Claim;
+use super::research_task;
 use super::task_type::{Builtin, CommandOutput, TaskType, TaskTypes, Work};
 use crate::agent::{AgentEvent, json_objects};
 use crate::agent_exec::{Cancel, ExecRequest, ExecResult, Executor};
@@ -38,7 +39,7 @@ impl TaskContext {
         task_type.check_parameters(&claim.parameters)?;
         check_directory(&claim.options.directory)?;
         let output = match &task_type.work {
-            Work::Builtin(builtin) => self.run_builtin(*builtin, claim)?,
+            Work::Builtin(builtin) => self.run_builtin(*builtin, claim, cancel)?,
             Work::Command(command, output) => self.run_command(task_type, command, *output, claim, cancel)?,
             Work::Prompt(prompt) => return self.ask_agent(task_type, prompt, claim, cancel),
         };
@@ -50,7 +51,12 @@ impl TaskContext {
         Err(TaskFailure::permanent(TaskKind::InvalidAnswer, message))
     }
 
-    fn run_builtin(&self, builtin: Builtin, claim: &Claim) -> Result<Map<String, Value>, TaskFailure> {
+    fn run_builtin(
+        &self,
+        builtin: Builtin,
+        claim: &Claim,
+        cancel: &Cancel,
+    ) -> Result<Map<String, Value>, TaskFailure> {
         let text = |name: &str| claim.parameters.get(name).and_then(Value::as_str);
         let directory = &claim.options.directory;
         match builtin {
@@ -72,6 +78,11 @@ impl TaskContext {
                     keywords.into_iter().flatten().filter_map(Value::as_str).map(str::to_string).collect();
                 let summary = memory::summarise(directory, &self.runs, &keywords)?;
                 Ok(object(json!({ "memory_summary": summary })))
+            }
+            Builtin::Research => {
+                // The sessions of sub-queries are of no use later, so they are not kept with those of other runs.
+                let sessions = self.runs.with_file_name(format!("batch/research-{}", uuid::Uuid::now_v7()));
+                research_task::research(&self.executor, &sessions, claim, cancel)
             }
         }
     }
@@ -161,7 +172,7 @@ fn check_directory(directory: &Path) -> Result<(), TaskFailure> {
     Err(TaskFailure::permanent(TaskKind::MissingInput, message))
 }
 
-fn object(value: Value) -> Map<String, Value> {
+pub(super) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(object) => object,
         _ => Map::new(),
@@ -260,20 +271,26 @@ fn is_ended_by_guard(result: &ExecResult) -> bool {
 
 /// Returns the failure of a run, with its error kind and id as details.
 fn run_failure(result: &ExecResult) -> TaskFailure {
-    let kind = match result.run.error_kind {
-        Some(ErrorKind::Timeout | ErrorKind::IdleTimeout) => TaskKind::TimedOut,
-        Some(ErrorKind::Cancelled) => TaskKind::Cancelled,
-        _ => TaskKind::RunFailed,
-    };
-    let is_temporary = matches!(
-        result.run.error_kind,
-        Some(ErrorKind::RateLimited | ErrorKind::UpstreamError | ErrorKind::Busy)
-    );
     let message = result.run.error.clone().unwrap_or_else(|| "the run failed without a message".to_string());
     let detail = json!({
         "error_kind": result.run.error_kind,
         "run_id": result.run.run_id,
         "exit_code": result.run.exit_code,
     });
-    TaskFailure { kind, message, detail, is_temporary }
+    let kind = result.run.error_kind;
+    TaskFailure { kind: task_kind(kind), message, detail, is_temporary: is_temporary(kind) }
+}
+
+/// The kind of a task's failure, from that of its run.
+pub(super) fn task_kind(kind: Option<ErrorKind>) -> TaskKind {
+    match kind {
+        Some(ErrorKind::Timeout | ErrorKind::IdleTimeout) => TaskKind::TimedOut,
+        Some(ErrorKind::Cancelled) => TaskKind::Cancelled,
+        _ => TaskKind::RunFailed,
+    }
+}
+
+/// True if another attempt may succeed after a run that failed in this way.
+pub(super) fn is_temporary(kind: Option<ErrorKind>) -> bool {
+    matches!(kind, Some(ErrorKind::RateLimited | ErrorKind::UpstreamError | ErrorKind::Busy))
 }

@@ -32,6 +32,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("propose_test", include_str!("../../task-types/propose_test.toml")),
     ("query_coverage", include_str!("../../task-types/query_coverage.toml")),
     ("refine_test", include_str!("../../task-types/refine_test.toml")),
+    ("research", include_str!("../../task-types/research.toml")),
 ];
 
 /// Why a type file cannot be used.
@@ -44,7 +45,7 @@ pub struct TaskTypeError {
     pub problem: String,
 }
 
-/// What guard itself can do for a task, without starting a program.
+/// What guard itself does for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Builtin {
@@ -54,6 +55,8 @@ pub(super) enum Builtin {
     Coverage,
     /// Searches the agents' memory file and past runs.
     Memory,
+    /// Answers a query by deep research, with read-only runs of an agent.
+    Research,
 }
 
 /// Which result of a command becomes the output of its task.
@@ -278,6 +281,7 @@ mod tests {
             ),
             ("get_memory_summary", json!({"keywords": ["OODA", "oxidation"]})),
             ("execute_shell_command", json!({"command": "ls -la", "description": "List files"})),
+            ("research", json!({"query": "What is new?", "max_queries": 7, "timeout": 45})),
         ] {
             let found = types.get(name).and_then(|known| known.check_parameters(&parameters(&value)));
             assert_eq!(found, Ok(()), "{name}");
@@ -291,6 +295,10 @@ mod tests {
         let failure = types.get("query_coverage").and_then(|known| known.check_parameters(&wrong));
         let message = failure.err().map(|failure| failure.message).unwrap_or_default();
         assert!(message.contains("/scope") && message.contains("/format"), "{message}");
+        for wrong in [json!({}), json!({"query": " \n"}), json!({"query": "q", "max_queries": 65})] {
+            let found = types.get("research").and_then(|known| known.check_parameters(&parameters(&wrong)));
+            assert!(found.is_err(), "{wrong}");
+        }
         let unknown = types.get("nothing").err().map(|failure| failure.message).unwrap_or_default();
         assert!(unknown.contains("query_coverage"), "{unknown}");
     }

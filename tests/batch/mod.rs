@@ -8,4 +8,5 @@ mod postgres_server;
 mod queue_changes;
 mod queue_conformance;
 mod queue_throughput;
+mod research_task;
 mod with_gemini;

@@ -1,0 +1,136 @@
+//! Works on a task of the type `research`: deep research in the worker, whose requests are read-only runs of an agent.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use super::model::{TaskFailure, TaskKind};
+use super::queue::Claim;
+use super::run_task::{is_temporary, object, task_kind};
+use crate::agent_exec::{Cancel, Executor};
+use crate::research::{
+    Agent, AgentContext, AgentError, DeepResearchAgent, ExecutorBackend, FinalResult, LlmClient, LlmConfig,
+    ResearchConfig, next_update,
+};
+
+/// The time between two checks whether the task was cancelled.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
+/// How long the worker waits for the runs of a research that failed or was cancelled. Shorter than the lease.
+const RUNS_GRACE: Duration = Duration::from_secs(10);
+
+/// Answers the query of a task. The runs keep their sessions in `sessions`, which is removed at the end.
+pub(super) fn research(
+    executor: &Executor,
+    sessions: &Path,
+    claim: &Claim,
+    cancel: &Cancel,
+) -> Result<Map<String, Value>, TaskFailure> {
+    let executor = Executor { sessions: sessions.to_path_buf(), ..executor.clone() };
+    let backend = ExecutorBackend::new(executor, &claim.options.directory)
+        .with_agent(claim.options.agent.clone())
+        .with_policy(claim.options.policy.clone());
+    let client = LlmClient::new(Arc::new(backend.clone()), llm_config(&claim.parameters));
+    let agent = DeepResearchAgent::new(research_config(&claim.parameters));
+    let result = follow(&agent, client, claim, cancel);
+    // Dropping the stream has cancelled the runs that are left. They must not outlive the task.
+    if !backend.wait_for_runs(RUNS_GRACE) {
+        tracing::warn!(task = claim.task_id, "a run of the research has not ended yet");
+    }
+    let _ = std::fs::remove_dir_all(sessions);
+    let FinalResult { answer, metadata, sources, unconfirmed, .. } = result?;
+    Ok(object(json!({
+        "answer": answer,
+        "sources": sources,
+        "unconfirmed": unconfirmed,
+        "metadata": metadata,
+    })))
+}
+
+/// Reads the updates until the final result, a cancellation, or the time limit of the task.
+fn follow(
+    agent: &DeepResearchAgent,
+    client: LlmClient,
+    claim: &Claim,
+    cancel: &Cancel,
+) -> Result<FinalResult, TaskFailure> {
+    let internal = |error: std::io::Error| TaskFailure::permanent(TaskKind::Internal, error.to_string());
+    let query = claim.parameters.get("query").and_then(Value::as_str).unwrap_or_default();
+    let began = Instant::now();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(internal)?;
+    runtime.block_on(async {
+        let mut stream = agent.execute(query, AgentContext::new(Arc::new(client)));
+        loop {
+            if cancel.is_set() {
+                return Err(failure(&AgentError::Cancelled));
+            }
+            if let Some(limit) = claim.options.timeout.filter(|limit| began.elapsed() >= *limit) {
+                let message = format!("the research took longer than {} s", limit.as_secs());
+                return Err(TaskFailure::permanent(TaskKind::TimedOut, message));
+            }
+            let Ok(item) = tokio::time::timeout(CHECK_EVERY, next_update(&mut stream)).await else {
+                continue;
+            };
+            let update = item.unwrap_or(Err(AgentError::NoFinalResult)).map_err(|error| failure(&error))?;
+            if let Some(result) = update.as_final_result() {
+                return Ok(result);
+            }
+        }
+    })
+}
+
+fn failure(error: &AgentError) -> TaskFailure {
+    let kind = error.kind();
+    TaskFailure {
+        kind: task_kind(Some(kind)),
+        message: error.to_string(),
+        detail: json!({ "error_kind": kind }),
+        is_temporary: is_temporary(Some(kind)),
+    }
+}
+
+fn number(parameters: &Map<String, Value>, name: &str) -> Option<u64> {
+    parameters.get(name).and_then(Value::as_u64)
+}
+
+fn research_config(parameters: &Map<String, Value>) -> ResearchConfig {
+    let defaults = ResearchConfig::default();
+    let max_queries = number(parameters, "max_queries").and_then(|number| usize::try_from(number).ok());
+    ResearchConfig { max_queries: max_queries.unwrap_or(defaults.max_queries), ..defaults }
+}
+
+fn llm_config(parameters: &Map<String, Value>) -> LlmConfig {
+    let defaults = LlmConfig::default();
+    let model = parameters.get("model").and_then(Value::as_str).map(str::to_string);
+    LlmConfig {
+        model: model.unwrap_or(defaults.model),
+        timeout: number(parameters, "timeout").map_or(defaults.timeout, Duration::from_secs),
+        ..defaults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_become_settings() {
+        let parameters = object(json!({"query": "q", "max_queries": 7, "timeout": 45, "model": "m"}));
+        let llm = llm_config(&parameters);
+        assert_eq!((llm.model.as_str(), llm.timeout), ("m", Duration::from_secs(45)));
+        assert_eq!(research_config(&parameters).max_queries, 7);
+        let none = object(json!({"query": "q"}));
+        assert_eq!(llm_config(&none), LlmConfig::default());
+        assert_eq!(research_config(&none), ResearchConfig::default());
+    }
+
+    #[test]
+    fn only_failures_of_the_api_are_temporary() {
+        let plan = failure(&AgentError::Decomposition { problem: "no list".to_string() });
+        assert_eq!((plan.kind, plan.is_temporary), (TaskKind::RunFailed, true));
+        let cancelled = failure(&AgentError::Cancelled);
+        assert_eq!((cancelled.kind, cancelled.is_temporary), (TaskKind::Cancelled, false));
+        assert_eq!(cancelled.detail["error_kind"], "cancelled");
+    }
+}

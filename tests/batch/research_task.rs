@@ -1,0 +1,78 @@
+//! A program submits questions as tasks of the type `research`; the agent is a script.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::command_line::{poll_to_the_end, result};
+use crate::research::{PLAN, Researcher};
+use crate::support::{holds_within, wait_until};
+
+/// Submits the tasks with the scripted agent on PATH, so that the worker which it starts has it as well.
+fn submit(researcher: &Researcher, tasks: &Value) -> Value {
+    std::fs::write(researcher.user.home().join("tasks.json"), tasks.to_string()).unwrap();
+    let (printed, code) = researcher.ends("guard batch submit ~/tasks.json");
+    assert_eq!(code, 0, "{printed}");
+    serde_json::from_str(&printed).unwrap()
+}
+
+/// The directories of sessions that are left in the directory of the queue.
+fn sessions(researcher: &Researcher) -> usize {
+    let queue = researcher.user.home().join(".local/state/guard/batch");
+    let entries = std::fs::read_dir(queue).unwrap().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("research-")).count()
+}
+
+/// A program asks two questions. The first gets an answer from the sub-queries that succeeded; the second may take no longer
+/// than its task, and its hanging agents end with it.
+#[test]
+fn a_question_is_answered_and_a_slow_one_ends_with_its_task() {
+    let plan = format!(r#"case "$prompt" in *'Who waits?'*) say '"[\"the waiting\"]"' ;; esac; {PLAN}"#);
+    let answers = r#"case "$question" in
+        markets) fail 'no market data' ;;
+        *waiting*) sleep 1000 ;;
+        esac
+        say "\"All about $question.\""
+    "#;
+    let synthesis = r#"say '"Qubits improve [1](https://a.org/x)."'"#;
+    let researcher = Researcher::new("batch-research", &plan, answers, synthesis);
+    let first = submit(
+        &researcher,
+        &json!([
+            {"task_id": "quantum", "type": "research", "parameters": {"query": "State of quantum computing?", "max_queries": 5}},
+            {"task_id": "slow", "type": "research", "parameters": {"query": "Who waits?"}, "timeout": 8},
+        ]),
+    );
+    let last = poll_to_the_end(&researcher.user, &first);
+    let output = &result(&last, "quantum")["output"];
+    assert!(output["answer"].as_str().unwrap_or_default().contains("Qubits improve"), "{last:#}");
+    // No sub-query retrieved the page, so it is no source.
+    assert_eq!(output["sources"], json!([]), "{last:#}");
+    assert!(output["unconfirmed"].to_string().contains("https://a.org/x"), "{last:#}");
+    assert!(output["unconfirmed"].to_string().contains("no market data"), "{last:#}");
+    let metadata = &output["metadata"];
+    assert_eq!((&metadata["sub_queries_succeeded"], &metadata["sub_queries_failed"]), (&json!(4), &json!(1)));
+    let slow = result(&last, "slow");
+    assert_eq!((&slow["status"], &slow["error_kind"]), (&json!("failed"), &json!("timed_out")), "{last:#}");
+    assert_eq!(slow["error"], "the research took longer than 8 s");
+    researcher.user.sees("guard ps", &["no runs"]);
+    assert_eq!(sessions(&researcher), 0);
+}
+
+/// The user cancels a batch while the agents work on sub-queries: the worker ends all of them.
+#[test]
+fn a_cancelled_question_ends_its_agents() {
+    let researcher = Researcher::new("batch-research-cancel", PLAN, "sleep 1000", "fail x");
+    let first =
+        submit(&researcher, &json!([{"task_id": "q", "type": "research", "parameters": {"query": "q"}}]));
+    // The plan, and five sub-queries.
+    wait_until("six runs", || researcher.user.kept_runs().len() == 6);
+    let id = first["response_id"].as_str().unwrap();
+    assert_eq!(researcher.user.types(&format!("guard batch cancel {id}")), "cancelled 1 task\n");
+    let is_quiet = holds_within(Duration::from_secs(30), || {
+        researcher.user.ends("guard ps").0.contains("no runs") && sessions(&researcher) == 0
+    });
+    assert!(is_quiet, "{}", researcher.user.ends("guard ps").0);
+    let last = poll_to_the_end(&researcher.user, &first);
+    assert_eq!(result(&last, "q")["error_kind"], "cancelled", "{last:#}");
+}
