@@ -34,6 +34,7 @@ mod help;
 mod history;
 mod keep_runs;
 mod learn;
+mod line_width;
 mod log;
 mod log_args;
 mod logging;

@@ -1,11 +1,16 @@
 //! Shows the progress of research: bars on a terminal, one line per event elsewhere.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 
+use super::line_width::{columns, cut, terminal_width};
 use super::{logging, note};
+use crate::agent::json_objects;
 use crate::research::{
     AgentUpdate, EVENT_DECOMPOSITION_COMPLETE, EVENT_DECOMPOSITION_STARTED, EVENT_FINAL_RESULT,
     EVENT_RESEARCH_NOTE, EVENT_SYNTHESIS_STARTED,
@@ -41,10 +46,7 @@ impl StreamDisplay {
     /// Removes what is not finished from the terminal.
     pub(super) fn end(&mut self) {
         if let Self::Live(display) = self {
-            let bars = display.bars.values().chain([&display.main]);
-            bars.filter(|bar| !bar.is_finished()).for_each(ProgressBar::finish_and_clear);
-            // The cursor stays at the end of the last bar.
-            note("");
+            display.end();
         }
     }
 }
@@ -66,6 +68,22 @@ fn short(text: &str) -> String {
     format!("{}...", cut.trim_end())
 }
 
+/// What an API said, if an error quotes its JSON document: the beginning of the document says less.
+fn quoted_message(error: &str) -> Option<String> {
+    let message = |object: &serde_json::Map<String, serde_json::Value>| {
+        object.get("error")?.get("message")?.as_str().map(str::to_string)
+    };
+    let message = json_objects(error).iter().find_map(|(_, object)| message(object))?;
+    // Some APIs quote the document of another one.
+    Some(quoted_message(&message).unwrap_or(message))
+}
+
+/// A title and what follows it, cut so that both fit into a line of `width` columns.
+fn fit(title: &str, rest: &str, width: usize) -> String {
+    let rest = cut(rest, width.saturating_sub(columns(title)).max(width / 2));
+    format!("{}{rest}", cut(title, width.saturating_sub(columns(&rest))))
+}
+
 impl Lines {
     /// `[2/5] text of the sub-query`
     fn title(&self, id: usize) -> String {
@@ -84,14 +102,14 @@ impl Lines {
         }
     }
 
-    /// How a sub-query ended, if the update says so.
-    fn ending(&self, update: &AgentUpdate) -> Option<(usize, String)> {
+    /// The sub-query that ended and how, if the update says so.
+    fn ending(update: &AgentUpdate) -> Option<(usize, String)> {
         if let Some(done) = update.as_sub_query_completed() {
-            let title = self.title(done.id);
-            return Some((done.id, format!("{title} ✓ Complete ({} tokens)", done.tokens_used)));
+            return Some((done.id, format!(" ✓ Complete ({} tokens)", done.tokens_used)));
         }
         let failed = update.as_sub_query_failed()?;
-        Some((failed.id, format!("{} ✗ Failed: {}", self.title(failed.id), short(&failed.error))))
+        let error = quoted_message(&failed.error).unwrap_or(failed.error);
+        Some((failed.id, format!(" ✗ Failed: {}", short(&error))))
     }
 
     /// The line about the run as a whole, if the update is about that.
@@ -115,7 +133,7 @@ impl Lines {
         if update.as_sub_query_started().is_some() && !std::mem::replace(&mut self.has_begun, true) {
             lines.push("Executing parallel research:".to_string());
         }
-        lines.extend(self.ending(update).map(|(_, line)| format!("  {line}")));
+        lines.extend(Self::ending(update).map(|(id, rest)| format!("  {}{rest}", self.title(id))));
         if let Some(done) = update.as_sub_query_completed().filter(|_| logging::is_verbose()) {
             lines.extend(done.result.lines().map(|line| format!("    {}", terminal_text::escape(line))));
         }
@@ -124,8 +142,41 @@ impl Lines {
     }
 }
 
+/// Keeps the terminal from showing Ctrl-C as `^C` until it is dropped: the cursor is in the last column, so that the two
+/// characters would begin another line, and the bars would be drawn again below their first line.
+struct HiddenControlKeys {
+    before: Option<Termios>,
+}
+
+impl HiddenControlKeys {
+    fn start() -> Self {
+        let terminal = io::stderr();
+        // The kernel stops a background job that changes the terminal.
+        let is_in_foreground = crate::sys::terminal::is_in_foreground(terminal.as_fd());
+        let before = is_in_foreground.then(|| tcgetattr(&terminal).ok()).flatten();
+        if let Some(mut hidden) = before.clone() {
+            hidden.local_flags &= !LocalFlags::ECHOCTL;
+            let _ = tcsetattr(&terminal, SetArg::TCSANOW, &hidden);
+        }
+        Self { before }
+    }
+}
+
+impl Drop for HiddenControlKeys {
+    fn drop(&mut self) {
+        let terminal = io::stderr();
+        // The job may have been moved to the background.
+        if let Some(before) = &self.before
+            && crate::sys::terminal::is_in_foreground(terminal.as_fd())
+        {
+            let _ = tcsetattr(&terminal, SetArg::TCSANOW, before);
+        }
+    }
+}
+
 /// The bars on a terminal.
 pub(super) struct LiveDisplay {
+    _keys: HiddenControlKeys,
     multi: MultiProgress,
     main: ProgressBar,
     bars: BTreeMap<usize, ProgressBar>,
@@ -143,7 +194,8 @@ impl LiveDisplay {
         let main = multi.add(ProgressBar::new_spinner());
         main.set_style(style("[{spinner}] {msg}"));
         main.enable_steady_tick(FRAME);
-        Self { multi, main, bars: BTreeMap::new(), lines: Lines::default() }
+        let _keys = HiddenControlKeys::start();
+        Self { _keys, multi, main, bars: BTreeMap::new(), lines: Lines::default() }
     }
 
     fn println(&self, line: &str) {
@@ -156,10 +208,10 @@ impl LiveDisplay {
         if let Some(started) = update.as_sub_query_started() {
             return self.add_bar(started.id);
         }
-        if let Some((id, line)) = self.lines.ending(update) {
+        if let Some((id, rest)) = Lines::ending(update) {
             if let Some(bar) = self.bars.get(&id) {
                 bar.set_style(style("  {msg}"));
-                bar.finish_with_message(line);
+                bar.finish_with_message(fit(&self.lines.title(id), &rest, bar_width()));
             }
             return;
         }
@@ -184,10 +236,30 @@ impl LiveDisplay {
     fn add_bar(&mut self, id: usize) {
         let bar = self.multi.insert_before(&self.main, ProgressBar::new_spinner());
         bar.set_style(style("  {msg} {spinner} (in progress)"));
-        bar.set_message(self.lines.title(id));
+        bar.set_message(cut(&self.lines.title(id), bar_width().saturating_sub(columns(" ⣾ (in progress)"))));
         bar.enable_steady_tick(FRAME);
         self.bars.insert(id, bar);
     }
+
+    /// Ends the drawing. Of a run without a result, only what is finished stays on the terminal.
+    fn end(&self) {
+        let all = || self.bars.values().chain([&self.main]);
+        if all().all(ProgressBar::is_finished) {
+            // The cursor is at the end of the last bar.
+            return note("");
+        }
+        all().for_each(ProgressBar::disable_steady_tick);
+        let _ = self.multi.clear();
+        self.multi.set_draw_target(ProgressDrawTarget::hidden());
+        for bar in self.bars.values().filter(|bar| bar.is_finished()) {
+            note(&format!("  {}", bar.message()));
+        }
+    }
+}
+
+/// The columns for the bar of a sub-query, behind its indentation.
+fn bar_width() -> usize {
+    terminal_width().saturating_sub(2)
 }
 
 #[cfg(test)]
@@ -224,6 +296,32 @@ mod tests {
                 "[✓] Synthesis complete",
             ]
         );
+    }
+
+    #[test]
+    fn a_bar_fits_into_its_line() {
+        let (title, long) = ("[1/5] What is known?", "x".repeat(60));
+        assert_eq!(fit(title, " ✓ Complete (7 tokens)", 60), format!("{title} ✓ Complete (7 tokens)"));
+        assert_eq!(
+            fit(&long, " ✓ Complete (7 tokens)", 60),
+            format!("{}… ✓ Complete (7 tokens)", "x".repeat(34))
+        );
+        let failed = fit(&long, &format!(" ✗ Failed: {long}"), 60);
+        assert!(columns(&failed) < 60 && failed.contains("xxx… ✗ Failed: xxx"), "{failed}");
+        for width in 0..150 {
+            assert!(columns(&fit(title, &long, width)) < width.max(5), "{width}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_quotes_an_api_shows_what_it_said() {
+        let quoted =
+            r#"gemini exited with code 144: [API Error: {"error":{"code":400,"message":"no such model"}}]"#;
+        let nested = r#"x {"error":{"message":"{\"error\":{\"message\":\"quota\"}}"}}"#;
+        for (error, expected) in [(quoted, "no such model"), (nested, "quota"), ("{} plain", "{} plain")] {
+            let (_, line) = Lines::ending(&AgentUpdate::sub_query_failed(0, error)).unwrap_or_default();
+            assert_eq!(line, format!(" ✗ Failed: {expected}"));
+        }
     }
 
     #[test]

@@ -5,7 +5,6 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,13 +12,12 @@ use serde_json::Value;
 
 use super::markdown::Markdown;
 use crate::agent::AgentEvent;
+use crate::cli::line_width::{cut, terminal_width};
 use crate::terminal_text;
 use crate::transcript::EventType;
 
 /// The time between two updates of the line with the elapsed time.
 const PERIOD: Duration = Duration::from_millis(120);
-/// The assumed width of the terminal if it does not report one.
-const DEFAULT_WIDTH: usize = 80;
 /// The maximum number of refusals of a turn that get a line.
 const MOST_REFUSALS: usize = 12;
 /// The maximum length of a line about a turn, in bytes.
@@ -169,7 +167,7 @@ impl TurnView {
     /// Prints `text` on a separate line. Cuts a tool call at the width of the terminal, and wraps other text.
     fn line(&mut self, tone: Tone, text: &str) {
         let mut out = self.markdown.finish();
-        let columns = (tone == Tone::Tool).then(width);
+        let columns = (tone == Tone::Tool).then(terminal_width);
         let text = terminal_text::shorten(text, LONGEST_LINE);
         out.push_str(&format_line(tone, &text, self.has_colour, columns));
         self.shared.lock().print(&out);
@@ -205,30 +203,6 @@ pub(super) fn format_line(tone: Tone, text: &str, has_colour: bool, width: Optio
     if has_colour { format!("{style}{line}\x1b[m\n") } else { format!("{line}\n") }
 }
 
-/// The beginning of a line that fits into so many columns.
-fn cut(line: &str, columns: usize) -> String {
-    // Characters outside ASCII may be two columns wide.
-    let width = |one: char| if one.is_ascii() { 1 } else { 2 };
-    if line.chars().map(width).sum::<usize>() < columns {
-        return line.to_string();
-    }
-    let mut used = 2;
-    let mut short: String = line
-        .chars()
-        .take_while(|one| {
-            used += width(*one);
-            used < columns
-        })
-        .collect();
-    short.push('…');
-    short
-}
-
-fn width() -> usize {
-    let reported = crate::sys::terminal::columns(io::stderr().as_fd()).filter(|columns| *columns > 0);
-    reported.unwrap_or(DEFAULT_WIDTH).max(10)
-}
-
 /// Draws the line with the elapsed time until the turn ends, except while the cursor is inside a line of the answer.
 fn draw(shared: &Shared) {
     let began = Instant::now();
@@ -244,7 +218,7 @@ fn draw(shared: &Shared) {
             };
             let frame = frames.next().copied().unwrap_or_default();
             let doing = if screen.doing.is_empty() { "Ctrl-C ends the turn" } else { &screen.doing };
-            let line = cut(&format!("{frame} {time} · {doing}"), width());
+            let line = cut(&format!("{frame} {time} · {doing}"), terminal_width());
             let _ = write!(io::stderr(), "\r\x1b[K{line}");
             screen.is_drawn = true;
         }
@@ -397,12 +371,5 @@ mod tests {
         assert_eq!(line(&event(EventType::ExecNote, &long, json!({}))).chars().count(), 59);
         let wait = json!({"wait_ms": 1500, "error_kind": "rate_limited"});
         assert_eq!(line(&event(EventType::ExecRetry, "", wait)), "rate_limited: trying again in 1.5 s\n");
-    }
-
-    #[test]
-    fn a_line_fits_the_terminal() {
-        assert_eq!(cut("short", 10), "short");
-        assert_eq!(cut("0123456789", 10), "0123456…");
-        assert_eq!(cut("漢字漢字漢字", 10), "漢字漢…");
     }
 }

@@ -1,0 +1,50 @@
+//! Lines that a display draws again and again must not wrap, so they are cut to the width of the terminal.
+
+use std::io;
+use std::os::fd::AsFd;
+
+const DEFAULT_WIDTH: usize = 80;
+
+/// The width of the terminal that standard error is connected to, in columns.
+pub(super) fn terminal_width() -> usize {
+    let reported = crate::sys::terminal::columns(io::stderr().as_fd()).filter(|columns| *columns > 0);
+    reported.unwrap_or(DEFAULT_WIDTH).max(10)
+}
+
+/// How many columns a text needs at most: characters outside ASCII may be two columns wide.
+pub(super) fn columns(text: &str) -> usize {
+    text.chars().map(width).sum()
+}
+
+fn width(one: char) -> usize {
+    if one.is_ascii() { 1 } else { 2 }
+}
+
+/// The beginning of a line that fits into fewer than so many columns.
+pub(super) fn cut(line: &str, most: usize) -> String {
+    if columns(line) < most {
+        return line.to_string();
+    }
+    let mut used = 2;
+    let mut short: String = line
+        .chars()
+        .take_while(|one| {
+            used += width(*one);
+            used < most
+        })
+        .collect();
+    short.push('…');
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_cut_before_the_last_column() {
+        assert_eq!(cut("short", 10), "short");
+        assert_eq!(cut("0123456789", 10), "0123456…");
+        assert_eq!(cut("漢字漢字漢字", 10), "漢字漢…");
+    }
+}
