@@ -116,7 +116,10 @@ fn compact_on_request() {
 /// The run that writes a summary sees the conversation's worktree, and not the files that only the user's checkout has.
 #[test]
 fn a_summary_cannot_read_the_users_own_files() {
-    let talk = Talk::with_summary("conversation-secret", "cat .env ../project/.env ../../project/.env 2>&1; echo end");
+    let talk = Talk::with_summary(
+        "conversation-secret",
+        "cat .env ../project/.env ../../project/.env 2>&1; echo end",
+    );
     std::fs::write(talk.user.project.join(".env"), "SECRET-IN-THE-CHECKOUT").unwrap();
     fill(&talk, 7);
     let shown = diff(&talk);
