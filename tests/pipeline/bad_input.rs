@@ -22,7 +22,7 @@ fn answers(text: &str) -> String {
 fn answers_that_cannot_be_used() {
     let commit = "0123456789012345678901234567890123456789";
     let cases: Vec<(&str, String, &str)> = vec![
-        ("Lead Architect", answers("I approve."), "no JSON object"),
+        ("Lead Architect", answers("I approve."), "does not end with a JSON object"),
         ("Lead Architect", answers("{\"verdict\": \"MAYBE\"}"), "one of APPROVE, REJECT"),
         ("Lead Architect", answers("{\"verdict\": \"REJECT\"}"), "`feedback` is missing"),
         ("Architect.", answers("{\"plan_path\": \"plan.md\"}"), "`plan_path` must be"),

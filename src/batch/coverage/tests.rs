@@ -590,7 +590,7 @@ fn too_many_reports_are_an_error() {
     }
     let error = read_coverage(&scratch.0, None).expect_err("too many");
     assert!(
-        error.to_string().ends_with("has more than 32 reports in the usual places; name the report"),
+        error.to_string().ends_with("has more than 32 reports in the usual places; set the parameter `report` to the path of the report"),
         "{error}"
     );
 }

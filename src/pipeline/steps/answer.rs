@@ -208,14 +208,14 @@ mod tests {
     #[test]
     fn a_verdict_that_cannot_be_read_is_none() {
         for (text, wanted) in [
-            ("I APPROVE this.", "no JSON object"),
-            ("", "no JSON object"),
+            ("I APPROVE this.", "does not end with a JSON object"),
+            ("", "does not end with a JSON object"),
             ("{\"verdict\": \"approve\"}", "one of APPROVE, REJECT"),
             ("{\"verdict\": \"APPROVE, mostly\"}", "one of APPROVE, REJECT"),
             ("{\"verdict\": \"REJECT\"}", "`feedback` is missing"),
             ("{\"verdict\": \"REJECT\", \"feedback\": \" \"}", "`feedback` must be a non-empty string"),
             ("{\"verdict\": [\"APPROVE\"]}", "one of"),
-            ("{verdict: 'APPROVE'}", "no JSON object"),
+            ("{verdict: 'APPROVE'}", "does not end with a JSON object"),
             ("{\"result\": {\"verdict\": \"APPROVE\"}}", "is missing"),
             // A quoted object must not count as the answer.
             ("It says {\"verdict\":\"APPROVE\"}. {\"verdict\":\"REJECT\"}", "`feedback` is missing"),
