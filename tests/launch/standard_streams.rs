@@ -95,7 +95,7 @@ fn a_gibibyte_of_output_in_little_memory() {
         let outcome = environment.collect_outcome(child, started);
         outcome.expect_code(0);
         assert!(
-            highest > 1000 && highest < usual + (16 << 10),
+            highest > 1000 && highest < usual + (32 << 10),
             "{}: {highest} KiB, {usual} KiB without output",
             environment.name()
         );
