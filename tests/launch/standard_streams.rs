@@ -66,14 +66,6 @@ fn a_gibibyte_of_output_in_little_memory() {
         )
         .unwrap();
         let options = ["-q", "--policy", policy.to_str().unwrap()];
-        // What guard needs for any run: the pages of its own program are most of it.
-        let mut idle = environment.guard_run(&options, &["sleep", "1"]);
-        let mut idle = idle.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let mut usual = 0;
-        while idle.try_wait().unwrap().is_none() {
-            usual = usual.max(peak_memory(idle.id()));
-            std::thread::sleep(Duration::from_millis(5));
-        }
         let mut command = environment.guard_run(&options, &["head", "-c", &bytes.to_string(), "/dev/zero"]);
         let started = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -94,11 +86,8 @@ fn a_gibibyte_of_output_in_little_memory() {
         assert_eq!(counter.join().unwrap(), bytes, "{}", environment.name());
         let outcome = environment.collect_outcome(child, started);
         outcome.expect_code(0);
-        assert!(
-            highest > 1000 && highest < usual + (32 << 10),
-            "{}: {highest} KiB, {usual} KiB without output",
-            environment.name()
-        );
+        // The pages of the program itself count: an unoptimized guard needs 50 MiB without any output.
+        assert!(highest > 1000 && highest < 96 << 10, "{}: {highest} KiB", environment.name());
         eprintln!("{}: 1 GiB in {:?}, at most {highest} KiB", environment.name(), outcome.took);
         let run = std::fs::read_dir(environment.runs_directory()).unwrap().next().unwrap().unwrap().path();
         let transcript = run.join("transcript.jsonl");
