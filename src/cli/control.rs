@@ -12,7 +12,7 @@ use super::exit_code::Exit;
 use super::research::RESEARCH;
 use super::{Failure, task_admin};
 use crate::batch::command_batch;
-use crate::control::{AckStatus, AgentAck, AgentCommand, ControlChannel, ControlError};
+use crate::control::{AckStatus, AgentAck, AgentCommand, ControlChannel, ControlError, check_command};
 use crate::pipeline::task::journal::TaskRow;
 use crate::pipeline::{Status, TaskStore, control_directory};
 use crate::research::Journal;
@@ -35,7 +35,9 @@ fn command(args: &Control) -> Result<AgentCommand, Failure> {
         None => Value::Null,
     };
     let command_id = args.command_id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
-    Ok(AgentCommand { command_type: args.command.clone(), command_id, data })
+    let command = AgentCommand { command_type: args.command.clone(), command_id, data };
+    check_command(&command)?;
+    Ok(command)
 }
 
 fn to_batch(args: &Control, command: &AgentCommand) -> Result<Option<AgentAck>, Failure> {

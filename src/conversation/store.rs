@@ -467,6 +467,10 @@ impl Conversation {
 
     /// Chooses the model for the next turns; `None` is the agent's default.
     pub fn set_model(&mut self, model: Option<String>) -> Result<(), ConversationError> {
+        if model.as_ref().is_some_and(|model| model.len() > LONGEST_NAME) {
+            let problem = format!("the name of the model is longer than {LONGEST_NAME} bytes");
+            return Err(ConversationError::Settings(problem));
+        }
         self.change_settings(|settings| settings.model = model)
     }
 

@@ -254,8 +254,8 @@ pub fn check_citations(answer: &str, sources: &[Source]) -> CheckedAnswer {
         dropped.extend(again.dropped);
         checked = CheckedAnswer { dropped, ..again };
     }
-    // Nobody nests citations so deeply by accident. Without brackets nothing looks like a citation.
-    checked.answer = checked.answer.replace(['[', ']'], "");
+    // Nobody nests citations so deeply by accident. Without brackets and `://` nothing looks like a citation.
+    checked.answer = checked.answer.replace(['[', ']'], "").replace("://", " ");
     checked
 }
 
@@ -456,6 +456,9 @@ mod tests {
         let checked = check_citations(&nested, &[]);
         assert!(!checked.answer.contains("7]") && checked.dropped.contains(&"[7]".to_string()));
         assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
+        // Removing the brackets must not put an address together.
+        let checked = check_citations(&format!("{nested} htt[]ps://evil.org/x"), &[]);
+        assert!(urls(&checked.answer).is_empty(), "{}", checked.answer);
         let checked = check_citations("A quote: ` see https://evil.org/x and [9].", &[]);
         assert_eq!(checked.dropped, ["https://evil.org/x", "[9]"]);
         assert!(check_citations("Code: `a[9]`.", &[]).dropped.is_empty());
